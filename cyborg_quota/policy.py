@@ -71,6 +71,7 @@ _CALLS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
         (
             *(("GET", _PROJECT + part) for part in ("", "/detail", "/defaults", "/tree", "/history")),
             ("GET", f"{_PROJECT}/overrides"),
+            ("GET", f"{_PROJECT}/overrides/{{override_id}}"),
             ("POST", f"{_PROJECT}/check"),
         ),
     ),

@@ -92,8 +92,10 @@ class QuotaAPI:
             url=f"{req.prefix}{req.path}",
             max_limit=self._max_limit,
             parent_id=parent_id,
+            if_match=req.get_header("If-Match"),
         )
         answer = operation.handler(call)
+        resp.set_headers(call.headers)
         resp.status = operation.status
         if operation.answer is not None:
             resp.media = answer
@@ -145,8 +147,10 @@ def make_app(api: QuotaAPI) -> Callable[..., Any]:
     app.add_error_handler(exceptions.QuotaError, errors.on_quota_error)
     responders: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
-        name = f"on_{operation.method.lower()}"  # falcon calls the attribute ``on_get`` for a GET
-        responders.setdefault(operation.path, {})[name] = functools.partial(api.respond, operation)
+        calls = responders.setdefault(operation.path, {})
+        # Falcon calls the attribute ``on_get`` for a GET, and sends no body for a HEAD.
+        for method in {"GET": ("get", "head")}.get(operation.method, (operation.method.lower(),)):
+            calls[f"on_{method}"] = functools.partial(api.respond, operation)
     for path, calls in responders.items():
         app.add_route(path, types.SimpleNamespace(**calls))
     return app

@@ -38,7 +38,8 @@ class Call:
     """A call that the policy allows. ``body`` and ``query`` agree with the schemas of the operation.
 
     ``context`` is the request context, whose ``is_admin`` follows from the policy. ``parent_id`` is the parent of the
-    project of the call, if the policy had to know it. ``max_limit``: of the entries of a page.
+    project of the call, if the policy had to know it. ``max_limit``: of the entries of a page. ``if_match`` is the header
+    of the request, and ``headers`` are those of the answer.
     """
 
     engine: QuotaEngine
@@ -51,6 +52,8 @@ class Call:
     max_limit: int
     parent_id: str | None = None
     notice: str | None = None
+    if_match: str | None = None
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
     is_host: ClassVar[bool] = False
 
     @property

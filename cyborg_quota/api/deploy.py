@@ -10,7 +10,7 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from cyborg_quota.api.app import CallLedger, QuotaAPI, call_directly, make_app
-from cyborg_quota.api.microversions import HEADER, VersionRange
+from cyborg_quota.api.microversions import HEADER, VersionRange, make_discovery
 from cyborg_quota.api.operations import OPERATIONS
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.policy import Policy
@@ -21,8 +21,9 @@ PATHS: Final = re.compile(rf"/v2/({'|'.join(sorted({one.path.split('/')[2] for o
 """The paths of this API. All other paths are Cyborg's."""
 
 _HEALTHCHECK: Final = re.compile(r"/healthcheck$")
-_CORS_HEADERS: Final = ["X-Auth-Token", "X-OpenStack-Request-ID", HEADER]
-_CORS_METHODS: Final = ["GET", "PUT", "POST", "DELETE"]
+_VERSIONS: Final = re.compile(r"/?(v2/?)?$")
+_CORS_HEADERS: Final = ["X-Auth-Token", "X-OpenStack-Request-ID", "ETag", "If-Match", "Location", HEADER]
+_CORS_METHODS: Final = ["GET", "HEAD", "PUT", "POST", "DELETE"]
 
 
 def make_bare_application(
@@ -44,7 +45,7 @@ def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Application:
     from keystonemiddleware import auth_token
 
     application = auth_token.AuthProtocol(make_bare_application(conf, engine), {"oslo_config_config": conf})
-    return wrap(application, conf)
+    return wrap(_at(_VERSIONS, make_discovery(), application), conf)
 
 
 def wrap(application: Application, conf: cfg.ConfigOpts) -> Application:

@@ -39,6 +39,7 @@ _CODES: Final = {
     405: "method_not_allowed",
     406: "not_acceptable",
     409: "conflict",
+    412: "precondition_failed",
     413: "too_large",
     415: "unsupported_media_type",
     500: "internal_error",
@@ -84,8 +85,8 @@ def translate(error: exceptions.QuotaError) -> Refused:
         return Refused(400, _message(error))
     if isinstance(error, exceptions.NotAuthorized):
         return Refused(403, f"The policy does not allow you to make this call: it needs {error.needs}.")
-    if isinstance(error, exceptions.NotFound):
-        return Refused(404, str(error))
+    if isinstance(error, (exceptions.NotFound, exceptions.LimitsChanged)):
+        return Refused(412 if isinstance(error, exceptions.LimitsChanged) else 404, str(error))
     if error.conflict:
         return Refused(409, str(error), error.conflict)
     if isinstance(error, _UNAVAILABLE):

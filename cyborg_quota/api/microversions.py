@@ -7,7 +7,8 @@ See https://specs.openstack.org/openstack/api-sig/guidelines/microversion_specif
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import falcon
 import microversion_parse
@@ -58,3 +59,30 @@ class VersionRange:
                 min_version=self.minimum,
             )
         return str(version)
+
+
+def make_discovery() -> Callable[..., Any]:
+    """The version documents at ``/`` and ``/v2``, which need no token."""
+    app = falcon.App()
+    for path in ("/", "/v2", "/v2/"):
+        app.add_route(path, _Discovery(VersionRange()))
+    return app
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Discovery:
+    """See https://specs.openstack.org/openstack/api-sig/guidelines/consuming-catalog/version-discovery.html."""
+
+    versions: VersionRange
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        version = {
+            "id": "v2.0",
+            "status": "CURRENT",
+            "min_version": self.versions.minimum,
+            "max_version": self.versions.maximum,
+            "links": [{"rel": "self", "href": f"{req.prefix}/v2/"}],
+        }
+        resp.media = {"versions": [version]} if req.path == "/" else {"version": version}
+
+    on_head = on_get

@@ -30,6 +30,7 @@ _DESCRIPTIONS: Final = {
     404: "There is no such object, or the caller may not see it.",
     406: "The microversion is not supported.",
     409: "The limits, the project tree, their source or the filters do not permit the call.",
+    412: "The limits were changed after they were read: If-Match has another generation.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     500: "An internal error.",

@@ -86,7 +86,7 @@ _BY_HAND: Final = (
         quotas.set_limits,
         body="SetLimits",
         answer="Quota",
-        errors=(409,),
+        errors=(409, 412),
     ),
     Operation(
         "DELETE",
@@ -162,6 +162,16 @@ _BY_HAND: Final = (
         body="SetOverride",
         answer="Overrides",
         status=201,
+        errors=(409,),
+    ),
+    Operation(
+        "GET",
+        f"{_PROJECT}/overrides/{{override_id}}",
+        "get_quota_override",
+        "Show an override that has not ended.",
+        policy.GET,
+        overrides.get_override,
+        answer="OneOverride",
         errors=(409,),
     ),
     Operation(

@@ -276,6 +276,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "Overrides": object_of(
         {"overrides": {"type": "array", "items": ref("Override")}, "warnings": _WARNINGS}, optional=("warnings",)
     ),
+    "OneOverride": object_of({"override": ref("Override")}),
     "SetOverride": object_of(
         {
             "override": object_of(
@@ -424,4 +425,8 @@ RESERVATION_FILTERS: Final[dict[str, Schema]] = {
     "consumer": NAME,
     "group": NAME,
 }
-HISTORY_FILTERS: Final[dict[str, Schema]] = {"since": described(TIME, "Only changes since this time.")}
+HISTORY_FILTERS: Final[dict[str, Schema]] = {
+    "since": described(TIME, "Only changes since this time."),
+    "sort_key": described({"type": "string", "enum": ["at"]}, "What orders the list."),
+    "sort_dir": described({"type": "string", "enum": ["asc", "desc"]}, "Default: desc, the newest change first."),
+}

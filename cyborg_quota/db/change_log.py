@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -57,6 +58,13 @@ def serialize(connection: sa.Connection) -> None:
 def generation(connection: sa.Connection) -> int:
     """The generation of the fence row: each change adds 1. In such a change: its own."""
     query = sa.select(fences.c.generation).where(fences.c.name == FENCE)
+    return int(connection.execute(query).scalar_one_or_none() or 0)
+
+
+def latest(connection: sa.Connection, project_id: str) -> int:
+    """The generation of the last change of the project's own limits; 0: the history has none."""
+    is_own = sa.and_(_column.project_id == project_id, _column.subject == "limit")
+    query = sa.select(_column.generation).where(is_own).order_by(*_newest_first).limit(1)
     return int(connection.execute(query).scalar_one_or_none() or 0)
 
 
@@ -107,26 +115,30 @@ def read(
     wanted: HistoryFilter,
     *,
     limit: int | None = None,
-    before: tuple[int, int] | None = None,
+    marker: tuple[int, int] | None = None,
+    oldest_first: bool = False,
 ) -> list[HistoryEntry]:
-    """The entries that match, newest first. ``before``: the generation and the number of the entry after which the list
+    """The entries that match, newest first. ``marker``: the generation and the number of the entry after which the list
     begins. Raises MarkerNotFound if there is no such entry; one of another project is not known either (I8).
     """
     conditions = paging.given(*((_column[name], getattr(wanted, name)) for name in _FILTERS))
-    query = sa.select(changes).where(*conditions).order_by(*_newest_first).limit(limit)
+    order = (_column.generation, _column.ordinal) if oldest_first else _newest_first
+    query = sa.select(changes).where(*conditions).order_by(*order).limit(limit)
     if wanted.provider is not None:
         query = query.where(sa.or_(_column.provider == wanted.provider, _column.provider_uuid == wanted.provider))
     if wanted.since is not None:
         query = query.where(_column.created_at >= _moment(wanted.since))
     if wanted.until is not None:
         query = query.where(_column.created_at < _moment(wanted.until))
-    if before is not None:
-        is_entry = sa.and_(_column.generation == before[0], _column.ordinal == before[1])
+    if marker is not None:
+        generation, ordinal = marker
+        is_entry = sa.and_(_column.generation == generation, _column.ordinal == ordinal)
         # (An entry of another project is not known.)
         is_known = sa.and_(is_entry, *paging.given((_column.project_id, wanted.project_id)))
-        paging.require(connection, changes, is_known, (f"{before[0]}-{before[1]}",))
-        is_earlier = sa.and_(_column.generation == before[0], _column.ordinal < before[1])
-        query = query.where(sa.or_(_column.generation < before[0], is_earlier))
+        paging.require(connection, changes, is_known, (f"{generation}-{ordinal}",))
+        follows = operator.gt if oldest_first else operator.lt
+        is_next = sa.and_(_column.generation == generation, follows(_column.ordinal, ordinal))
+        query = query.where(sa.or_(follows(_column.generation, generation), is_next))
     return [_entry(row) for row in connection.execute(query)]
 
 

@@ -407,6 +407,13 @@ class TooManyOverrides(
 
 
 @dataclasses.dataclass(eq=False, repr=False)
+class LimitsChanged(QuotaError, text="The limits of project {project_id!r} were changed meanwhile. Read them again."):
+    """The generation of the project's limits is not the given one. Nothing was changed."""
+
+    project_id: str
+
+
+@dataclasses.dataclass(eq=False, repr=False)
 class OverrideNotFound(NotFound, text="Override {override_id!r} was not found, or has ended. Nothing was changed."):
     """The override does not exist, has ended, or was cancelled."""
 

@@ -320,20 +320,28 @@ class Limits(Subject):
         *,
         pod: str | None = None,
         reason: str | None = None,
+        generation: int | None = None,
     ) -> None:
         """Set several limits ({resource: limit}) of a project, or defaults, atomically. The limit None removes one.
 
         With a ``pod``, they limit what the project (with an enforcement model that limits the usage of descendants:
         also these) holds in this pod, in addition to the limits over all pods. What is held there already counts. Needs
         also the policy rule cyborg_quota:pod:see, with the parent of the project. Raises PodNotFound, unless limits are
-        only removed.
+        only removed. ``generation``: raise LimitsChanged, and change nothing, unless it is that of the project's
+        limits: see generation_of.
         """
         if not isinstance(limits, Mapping):
             raise exceptions.InvalidRequest(f"Limits must map resources to limits, not be a {type(limits).__name__}.")
         checked = {
             resource: None if limit is None else validation.check_limit(limit) for resource, limit in limits.items()
         }
-        self._set(context, "set_limits", checked, project_id, reason=reason, pod=pod)
+        self._set(context, "set_limits", checked, project_id, reason=reason, pod=pod, generation=generation)
+
+    @admin_call
+    def generation_of(self, context: Context, project_id: str) -> int:
+        """The generation of the last change of the project's own limits, in all pods or in one; 0: none is known."""
+        named = validation.check_name("project_id", project_id)
+        return self._database.read(lambda connection: change_log.latest(connection, named))
 
     def _set(
         self,
@@ -344,6 +352,7 @@ class Limits(Subject):
         *,
         reason: str | None,
         pod: str | None = None,
+        generation: int | None = None,
     ) -> None:
         if project_id is None:
             validation.admin_only(context, action)
@@ -367,7 +376,7 @@ class Limits(Subject):
                 self._driver.require_pod(pod)
 
         with self._told(context):
-            self._changes.set_limits(project_id, keys, author, allow)
+            self._changes.set_limits(project_id, keys, author, allow, generation)
 
     def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
         if not self._authority.may_set(context, project_id, parent_id):
@@ -753,8 +762,9 @@ class Limits(Subject):
         until: datetime.datetime | datetime.timedelta | None = None,
         limit: int | None = None,
         marker: str | None = None,
+        oldest_first: bool = False,
     ) -> list[HistoryEntry]:
-        """The changes of limits, overrides, the tree, providers, inventories and pods, newest first.
+        """The changes of limits, overrides, the tree, providers, inventories and pods; by default the newest first.
 
         Works with all limit drivers. Only the entries with all given values. ``project_id``: its own limits and place
         in the tree. ``subject``: one of SUBJECTS. ``provider``: a name or a UUID, also of one that was removed.
@@ -780,8 +790,12 @@ class Limits(Subject):
             since=validation.moment_or_age("since", since),
             until=validation.moment_or_age("until", until),
         )
-        count, before = validation.row_limit(limit), None if marker is None else validation.entry_id(marker)
-        entries = self._untimed.read(lambda connection: change_log.read(connection, wanted, limit=count, before=before))
+        page: Any = {
+            "limit": validation.row_limit(limit),
+            "marker": None if marker is None else validation.entry_id(marker),
+            "oldest_first": oldest_first,
+        }
+        entries = self._untimed.read(lambda connection: change_log.read(connection, wanted, **page))
         if is_admin:
             return entries
         assert project_id is not None

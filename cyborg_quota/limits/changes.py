@@ -124,10 +124,13 @@ class LimitChanges:
         limits: Mapping[ResourceKey, int | None],
         author: Author,
         allow: Allow,
+        generation: int | None = None,
     ) -> None:
-        """Set limits of a project, all or none. None removes a limit. Raises LimitRefused."""
+        """Set limits of a project, all or none. None removes a limit. Raises LimitRefused, LimitsChanged."""
 
         def work(connection: Connection, family: Timeline) -> tuple[bool, RecordedChanges | None]:
+            if generation not in (None, change_log.latest(connection, project_id)):
+                raise exceptions.LimitsChanged(project_id)
             changes = []
             for counted, limit in sorted(limits.items()):
                 key = UsageKey(project_id, *counted)

@@ -141,6 +141,7 @@ REST: dict[str, tuple[str, str, str, Any]] = {
         f"{QUOTA}/overrides",
         {"override": {**SETS, "until": "2999-01-01T00:00:00Z"}},
     ),
+    "get_quota_override": (READER, "GET", f"{QUOTA}/overrides/OVERRIDE", None),
     "override_delete": (PARENT, "DELETE", f"{QUOTA}/overrides/OVERRIDE", None),
     "delete_quota": (PARENT, "DELETE", QUOTA, None),
     "project_create": ("sue@sme:manager,member,reader", "POST", "/v2/quotas/sme/children", {"project_id": "NEW"}),

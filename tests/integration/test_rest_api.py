@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from keystoneauth1 import discover
 from keystoneauth1.session import Session
 
 import cyborg_quota
@@ -88,6 +89,16 @@ class TestPersonas(PersonasTestCase):
         [change_seen] = self.ask(people["admin"][0], f"{project}/history?limit=1").json()["history"]
         self.assertRegex(change_seen["user_id"], "^[0-9a-f]{32}$")
         self.assertRegex(change_seen["request_id"], "^req-")
+
+    def test_version_documents(self) -> None:
+        """Without a token, as keystoneauth reads them."""
+        for path in ("/", "/v2", "/v2/"):
+            found = discover.Discover(Session(), f"{self.api.url}{path}", authenticated=False)
+            [version] = found.version_data()
+            self.assertEqual(
+                ((2, 0), f"{self.api.url}/v2/", (2, 0), (2, 3)),
+                tuple(version[name] for name in ("version", "url", "min_microversion", "max_microversion")),
+            )
 
     def test_tokens(self) -> None:
         self.check_without_a_valid_token()

@@ -96,6 +96,7 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "import_limits": {"document": {}},
     "is_known_project": {"project_id": VICTIM},
     "require_project": {"project_id": VICTIM},
+    "generation_of": {"project_id": VICTIM},
     "list_holders": {},
     "list_holdings": {"project_ids": [VICTIM]},
     "list_overrides": {},
@@ -300,7 +301,7 @@ class TestTheTable(EveryCallTestCase):
             "allow_unknown_limits", "with_headroom", "reason", "since", "marker", "ids", "start", "until",
             "provider", "amounts", "expected", "known_as", "replaced", "redacted", "replace", "to_project",
             "bundle", "consumers",  # (of list_by_consumer, which is an administrator's)
-            "seconds", "subject", "user_id",  # (of history; the second one is an administrator's)
+            "seconds", "subject", "user_id", "oldest_first", "generation",  # (user_id is an administrator's)
             "pod", "projects",  # (only a name that the policy rule allows; a number of list_pod_limits)
         }  # fmt: skip
         for kind in (QuotaEngine, Limits):

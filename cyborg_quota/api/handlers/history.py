@@ -19,6 +19,7 @@ def get_history(call: Call) -> Json:
         since=None if since is None else parse_time("since", since),
         limit=call.limit + 1,
         marker=call.query.get("marker"),
+        oldest_first=call.query.get("sort_dir") == "asc",
     )
     if not call.is_admin:
         entries = [without_others(entry) for entry in entries]

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from cyborg_quota import exceptions
 from cyborg_quota.api.call import Call, Json, render
+from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.handlers.history import parse_time
 from cyborg_quota.api.handlers.quotas import with_warnings
 
@@ -20,4 +22,15 @@ def set_override(call: Call) -> Json:
         start=parse_time("start", wanted["start"]) if "start" in wanted else None,
         reason=call.body.get("reason"),
     )
+    # Several overrides have no address of their own but that of their list.
+    call.headers["Location"] = f"{call.url}/{made[0].id}" if len(made) == 1 else call.url
     return with_warnings(call, {"overrides": [render("Override", one) for one in made]}, wanted["quota"])
+
+
+def get_override(call: Call) -> Json:
+    """GET /v2/quotas/{project_id}/overrides/{override_id}"""
+    found, _ = call.engine.limits.list_overrides(call.elevated, call.project_id)
+    for one in found:
+        if one.id == call.path["override_id"]:
+            return {"override": render("Override", one)}
+    raise Refused(404, str(exceptions.OverrideNotFound(call.path["override_id"])))

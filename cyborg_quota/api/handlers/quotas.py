@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -121,9 +122,26 @@ def preview(call: Call) -> Json:
 def get_limits(call: Call) -> Json:
     """GET /v2/quotas/{project_id}"""
     pod = _pod(call, call.query)
+    _send_generation(call)
     if pod is not None:
         return _answer(pod, _limits_in(call, pod))
     return {"quota": {resource: one["limit"] for resource, one in get_detail(call)["quota"].items()}}
+
+
+def _send_generation(call: Call) -> None:
+    """Send the generation of the limits, for If-Match, to those who may set them. To be called before they are read."""
+    if call.allows(policy.RULE, call.project_id, call.parent_id):
+        call.headers["ETag"] = f'"{call.engine.limits.generation_of(call.elevated, call.project_id)}"'
+
+
+def _generation(call: Call) -> int | None:
+    """The generation that the limits must have; None: any. Raises Refused."""
+    if call.if_match in (None, "*"):
+        return None
+    found = re.fullmatch(r'"([0-9]{1,10})"', str(call.if_match), re.ASCII)
+    if found is None:
+        raise Refused(400, 'If-Match must be the ETag of an answer, as in "17", or *.')
+    return int(found[1])
 
 
 def get_detail(call: Call) -> Json:
@@ -179,7 +197,9 @@ def set_limits(call: Call) -> Json:
         records = None if pod is None else _records_in(call, pod)
         usages = call.engine.get_usages(call.as_project) if records is None else {r.resource: r.usage for r in records}
         _refuse_below_usage(limits, usages, pod)
-    call.engine.limits.set_limits(call.context, limits, call.project_id, pod=pod, reason=call.body.get("reason"))
+    call.engine.limits.set_limits(
+        call.context, limits, call.project_id, pod=pod, reason=call.body.get("reason"), generation=_generation(call)
+    )
     if pod is None:
         given = {resource: limit for resource, limit in limits.items() if limit is not None}
         return with_warnings(call, {"quota": {**get_limits(call)["quota"], **given}}, limits)

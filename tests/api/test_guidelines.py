@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guidelines of the API SIG: HEAD, the address of what was created, the order of lists, and If-Match."""
+
+from __future__ import annotations
+
+import threading
+import urllib.parse
+from typing import Any
+
+import testscenarios
+import webob
+
+from cyborg_quota.api.operations import OPERATIONS
+from tests import base
+from tests.api import server
+from tests.api.test_application import MANAGER, READER, ApplicationTestCase
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+QUOTA = "/v2/quotas/higgs"
+
+
+class GuidelinesTestCase(ApplicationTestCase):
+    def put(self, limit: int, if_match: str | None = None, token: str = server.ADMIN) -> webob.Response:
+        request = webob.Request.blank(
+            QUOTA, method="PUT", headers={"X-Auth-Token": token}, json={"quota": {"gpu": limit}}
+        )
+        if if_match is not None:
+            request.headers["If-Match"] = if_match
+        return request.get_response(self.application)
+
+
+class TestHead(GuidelinesTestCase):
+    scenarios: list[Any] = []
+
+    def test_wherever_get_exists(self) -> None:
+        self.make_pod()
+        for one in OPERATIONS:
+            if one.method == "GET" and one.path.count("{") == one.path.count("{project_id}"):
+                path = one.path.format(project_id="higgs")
+                got, head = (self.ask(path, method=method) for method in ("GET", "HEAD"))
+                self.assertEqual((got.status_int, b""), (head.status_int, head.body), path)
+                self.assertEqual(got.content_type, head.content_type, path)
+                # Each answer has an ID of its own.
+                same = {"Content-Length", "ETag", "OpenStack-API-Version", "Vary"}
+                self.assertEqual(
+                    {name: got.headers.get(name) for name in same},
+                    {name: head.headers.get(name) for name in same},
+                    path,
+                )
+        self.assertEqual(404, self.ask(QUOTA, "sam@elsewhere:member,reader", "HEAD").status_int)
+
+
+class TestOverrides(GuidelinesTestCase):
+    scenarios: list[Any] = []
+
+    def test_the_address_of_a_created_override(self) -> None:
+        body = {"override": {"quota": {"gpu": 9}, "until": "2099-01-01T00:00:00Z"}}
+        made = self.ask(f"{QUOTA}/overrides", method="POST", json=body)
+        address = urllib.parse.urlsplit(made.headers["Location"]).path
+        self.assertEqual(f"{QUOTA}/overrides/{made.json['overrides'][0]['id']}", address)
+        for token in (server.ADMIN, READER, "max@physics:manager,member,reader"):
+            self.assertEqual({"override": made.json["overrides"][0]}, self.ask(address, token).json)
+        self.assertEqual(404, self.ask(address, "sam@elsewhere:member,reader").status_int)
+        self.assertEqual(404, self.ask(address.replace("higgs", "physics")).status_int)
+        self.ask(address, method="DELETE")
+        self.assertEqual(404, self.ask(address).status_int)
+
+    def test_several_overrides_have_the_address_of_their_list(self) -> None:
+        body = {"override": {"quota": {"gpu": 9, "fpga": 0}, "until": "2099-01-01T00:00:00Z"}}
+        made = self.ask(f"{QUOTA}/overrides", method="POST", json=body)
+        self.assertEqual(f"{QUOTA}/overrides", urllib.parse.urlsplit(made.headers["Location"]).path)
+
+
+class TestOrder(GuidelinesTestCase):
+    def test_the_history_in_both_orders(self) -> None:
+        for limit in (11, 12, 13):
+            self.engine.limits.set_limits(base.ADMIN, {"gpu": limit}, "higgs")
+        newest_first = self.ids("")
+        self.assertEqual(newest_first, self.ids("sort_key=at&sort_dir=desc&"))
+        self.assertEqual(newest_first[::-1], self.ids("sort_key=at&sort_dir=asc&"))
+        self.assertEqual(400, self.ask(f"{QUOTA}/history?sort_key=reason").status_int)
+        self.assertEqual(400, self.ask(f"{QUOTA}/history?sort_dir=up").status_int)
+
+    def ids(self, query: str) -> list[str]:
+        """All entries, two a page."""
+        found: list[str] = []
+        path = f"{QUOTA}/history?{query}limit=2"
+        while path:
+            answer = self.ask(path, READER).json
+            found += [one["id"] for one in answer["history"]]
+            links = answer.get("history_links")
+            path = links[0]["href"].partition("localhost")[2].partition("/")[2].join(("/", "")) if links else ""
+        return found
+
+
+class TestIfMatch(GuidelinesTestCase):
+    """Two admins who read the same limits do not overwrite each other's silently."""
+
+    def test_only_the_first_change_of_what_was_read(self) -> None:
+        tag = self.ask(QUOTA).headers["ETag"]
+        first = self.put(10, tag)
+        self.assertEqual(200, first.status_int)
+        refused = self.put(11, tag)
+        self.assertEqual((412, "cyborg_quota.precondition_failed"), (refused.status_int, self.error(refused)["code"]))
+        self.assertEqual(10, self.ask(QUOTA).json["quota"]["gpu"])
+        self.assertEqual(200, self.put(12, first.headers["ETag"]).status_int)
+        for any_state in (None, "*"):
+            self.assertEqual(200, self.put(13, any_state).status_int)
+        self.assertEqual(400, self.put(14, "17").status_int)
+
+    def test_what_changes_the_generation(self) -> None:
+        """Only what PUT would overwrite: neither usage, nor an override, nor another project's limit."""
+        admin, tag = self.engine.limits, self.ask(QUOTA).headers["ETag"]
+        self.quotas.reserve(base.Context("higgs"), {"gpu": 1})
+        admin.set_limit(base.ADMIN, "gpu", 3, "elsewhere")
+        body = {"override": {"quota": {"gpu": 9}, "until": "2099-01-01T00:00:00Z"}}
+        self.ask(f"{QUOTA}/overrides", method="POST", json=body)
+        self.assertEqual(tag, self.ask(QUOTA).headers["ETag"])
+        admin.set_limit(base.ADMIN, "gpu", 19, "higgs")
+        self.assertNotEqual(tag, self.ask(QUOTA).headers["ETag"])
+
+    def test_only_those_who_may_set_limits_get_it(self) -> None:
+        tags = [self.ask(QUOTA, token).headers.get("ETag") for token in (READER, MANAGER)]
+        self.assertEqual([None, None], tags)
+        self.assertIn("ETag", self.ask(QUOTA, "max@physics:manager,member,reader").headers)
+
+    def test_of_simultaneous_changes_one_wins(self) -> None:
+        for turn in range(1, 4):
+            tag = self.ask(QUOTA).headers["ETag"]
+            barrier, statuses = threading.Barrier(4), []
+
+            def change(limit: int, tag: str = tag, barrier: threading.Barrier = barrier) -> None:
+                barrier.wait()
+                statuses.append(self.put(limit, tag).status_int)  # noqa: B023
+
+            threads = [threading.Thread(target=change, args=(4 * turn + 4 + number,)) for number in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual([200, 412, 412, 412], sorted(statuses))
