@@ -38,7 +38,7 @@ class Call:
     """A call that the policy allows. ``body`` and ``query`` agree with the schemas of the operation.
 
     ``context`` is the request context, whose ``is_admin`` follows from the policy. ``parent_id`` is the parent of the
-    project of the call, if the policy had to know it. ``max_limit``: of the entries of a page. ``if_match`` is the header
+    project of the call, if the policy had to know it. ``max_limit``: of the entries of a page. ``if_match`` is a header
     of the request, and ``headers`` are those of the answer.
     """
 

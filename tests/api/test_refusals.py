@@ -10,7 +10,7 @@ import jsonschema
 
 from cyborg_quota import Inventory, exceptions
 from cyborg_quota.api import schemas
-from cyborg_quota.limits import api, changes
+from cyborg_quota.limits import changes, projects
 from cyborg_quota.types import MAX_AMOUNT, TOTAL
 from tests import base
 from tests.api import server
@@ -147,7 +147,7 @@ class TestConflicts(RefusalTestCase):
         jsonschema.validate(self.ask("/v2/quotas/detector/tree", LEAF).json, schema)
 
     def test_every_project_is_on_a_page(self) -> None:
-        self.patch(api, "MAX_LISTED_PROJECTS", 3)
+        self.patch(projects, "MAX_LISTED_PROJECTS", 3)
         found: list[str] = []
         path: str | None = "/v2/quotas"
         while path:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime
 
 from cyborg_quota import exceptions
-from cyborg_quota.limits.api import MAX_LISTED_PROJECTS
+from cyborg_quota.limits.projects import MAX_LISTED_PROJECTS
 from cyborg_quota.types import UsageKey
 from cyborg_quota.types.limits import Holding
 from tests import base, clouds

@@ -223,7 +223,7 @@ class TestOrphans(ProjectNamesTestCase):
         projects = [{"id": one, "limits": {"gpu": 1}} for one in (*ids, self.atlas, self.physics)]
         file.write_text(json.dumps({"projects": projects}))
         self.assertEqual(0, self.call("limits", "import", str(file), "--force").status)
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.api.MAX_LISTED_PROJECTS", 5))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.projects.MAX_LISTED_PROJECTS", 5))
         self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._MAX_SINGLE_REQUESTS", 2))
         rows = [(one, "gpu", 0, 0, 1, 0, None) for one in ids]
         self.assertEqual(rows, self.orphans())
