@@ -408,12 +408,13 @@ class Capacity(Subject):
         """For each resource: what exists, what is claimed or used elsewhere, and what is promised. Sorted by resource.
 
         Reads all inventories, usage rows and limits. ``resources``: only these; and only those that have an inventory,
-        without which no limits are read. Raises LimitsUnavailable.
+        without which no limits are read. Raises LimitsUnavailable, InvalidRequest.
         """
         limits = self._enforcer.parts.limits
         if resources is None:
             return report.read(self._untimed, limits, self._resources.names())
-        return report.read(self._untimed, limits, resources, has_inventory=True)
+        names = [validation.check_resource_name(name) for name in validation.resource_list(resources)]
+        return report.read(self._untimed, limits, names, has_inventory=True)
 
     # --- notices, audit and repair ---
 

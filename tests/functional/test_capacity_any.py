@@ -107,6 +107,8 @@ class TestAny(CapacityTestCase):
         self.assertEqual(0, left)
         self.assert_invariants()
         self.assertEqual({"fpga": 4, "gpu": 0}, {one.resource: one.free for one in self.capacity.report(ADMIN)})
+        for wrong in (True, 5, "gpu", [1]):
+            self.assertRaises(exceptions.InvalidRequest, self.capacity.report, ADMIN, wrong)
 
     def test_a_lost_race_tries_the_next_one(self) -> None:
         """Another call takes the chosen provider between the selection and the claim.
