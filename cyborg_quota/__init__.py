@@ -28,7 +28,7 @@ from cyborg_quota.types import (
     Resource,
     Usage,
 )
-from cyborg_quota.types.capacity import Inventory, Provider
+from cyborg_quota.types.capacity import AllocationItem, Inventory, InventoryItem, Provider, ResourceProvider
 
 if TYPE_CHECKING:
     from cyborg_quota.driver import DbQuotaDriver
@@ -39,16 +39,19 @@ __all__ = [
     "ANY",
     "SELECT",
     "UNLIMITED",
+    "AllocationItem",
     "Claim",
     "Constraint",
     "DbQuotaDriver",
     "Headroom",
     "Inventory",
+    "InventoryItem",
     "Over",
     "Provider",
     "QuotaEngine",
     "Reservation",
     "Resource",
+    "ResourceProvider",
     "Usage",
     "attachment",
     "conf",

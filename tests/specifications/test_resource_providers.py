@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+import cyborg_quota
 from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, attachment, exceptions
 from tests import base
 from tests.base import ADMIN
@@ -51,6 +52,18 @@ class ProviderTestCase(base.LedgerTestCase):
 
     def refused(self, deltas: Mapping[str, int] = SERVER, provider: Any = ANY, **more: Any) -> exceptions.OverCapacity:
         return self.assertRaises(exceptions.OverCapacity, self.claim, None, provider, deltas, **more)
+
+
+class TestNames(ProviderTestCase):
+    def test_the_names_of_the_document(self) -> None:
+        self.claim("server", BOTH)
+        for name, found in (
+            ("ResourceProvider", self.capacity.list_providers(ADMIN)),
+            ("InventoryItem", self.capacity.list_inventories(ADMIN)),
+            ("AllocationItem", self.capacity.list_allocations(ADMIN)),
+        ):
+            self.assertIn(name, cyborg_quota.__all__)
+            self.assertIsInstance(found[0], getattr(cyborg_quota, name))
 
 
 class TestUnits(ProviderTestCase):
