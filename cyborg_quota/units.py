@@ -11,6 +11,7 @@ import decimal
 from typing import Final
 
 from cyborg_quota import exceptions
+from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import MAX_AMOUNT
 from cyborg_quota.types.capacity import Inventory, InventoryRecord
 
@@ -31,12 +32,16 @@ _BYTES: Final = (
 
 
 def larger_unit(unit: str | None, amount: int) -> str:
-    """The unit in which an amount that is too large fits, for a message. Known are those of bytes."""
+    """The unit in which an amount that is too large fits, for a message. Known are those of bytes.
+
+    ``unit``: that of the resource; None: it has none, and might be counted in bytes.
+    """
     for units in _BYTES:
         for steps, larger in enumerate(units[units.index(unit) + 1 :] if unit in units else (), 1):
             if amount <= MAX_AMOUNT * 1024**steps:
                 return f"{larger} (1 {larger} = {1024**steps} {unit})"
-    return "a larger unit (1 TB = 1024 GB)"
+    known = unit is None or any(unit in units for units in _BYTES)
+    return f"a larger unit{' than ' + safe_repr(unit) if unit else ''}{' (1 TB = 1024 GB)' if known else ''}"
 
 
 def capacity_of(inventory: Inventory) -> int:

@@ -432,13 +432,15 @@ class TestAmounts(base.LedgerTestCase):
     def test_the_error_names_the_unit(self) -> None:
         self.engine.register_resource(Resource("storage", unit="B"))
         self.engine.register_resource(Resource("memory", unit="MiB"))
+        self.engine.register_resource(Resource("time", unit="minute"))
         tb = 1024**4
         for resource, amount, expected in (
             ("storage", 20 * tb, "at most 2147483647 fit; count storage in MB (1 MB = 1048576 B)"),
             ("storage", 2**31, "in KB (1 KB = 1024 B)"),
             ("storage", 2**31 * 1024, "in MB (1 MB"),
             ("memory", 2**31, "in GiB (1 GiB = 1024 MiB)"),
-            ("memory", 2**99, "in a larger unit (1 TB = 1024 GB)"),
+            ("memory", 2**99, "in a larger unit than 'MiB' (1 TB = 1024 GB)"),
+            ("time", 2**31, "count time in a larger unit than 'minute'."),
             ("gpu", 2**31, "count gpu in a larger unit (1 TB = 1024 GB)"),
         ):
             for call in (self.engine.reserve, self.engine.check):
