@@ -361,9 +361,11 @@ def _check_provider(provider: object, deltas: Mapping[str, int]) -> str | dict[s
     if not isinstance(provider, Mapping):
         return check_name("provider", provider)
     for resource in provider.keys() - deltas.keys():
-        raise exceptions.InvalidClaim(f"The claim names a provider of {text_of(resource)}, but no amount of it.")
+        raise exceptions.InvalidClaim(
+            f"The claim names a provider of {text_of(resource)}, but no amount of this resource."
+        )
     for resource in sorted(deltas.keys() - provider.keys()):
-        raise exceptions.InvalidClaim(f"The claim names a provider of other resources, but none of {resource}.")
+        raise exceptions.InvalidClaim(f"The claim names no provider of {resource}. Name one of each resource.")
     checked = {resource: check_name("provider", provider[resource]) for resource in deltas}
     if ANY in checked.values():
         raise exceptions.InvalidClaim("A claim names a provider of each resource, or ANY for the whole claim.")

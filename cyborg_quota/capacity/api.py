@@ -176,10 +176,8 @@ class Capacity(Subject):
                 served_id, before = self._lock(connection, served, None)
                 if served not in added and before.served_by != pool.name:
                     continue
-                is_free = before.served_by in (None, pool.name) and before.pod == pool.pod and served_id != pool_id
-                if served in added and not is_free:
-                    reason = f"{before.served_by or 'another pod'} has it, or it is the pool itself"
-                    raise exceptions.ProviderInUse(before.name, None, reason, change=f"served by {pool.name}")
+                if served in added:
+                    _check_served(before, pool)
                 resource_providers.set_served_by(connection, served_id, pool_id if served in added else None)
                 after = self._find(connection, before.uuid).provider
                 values = _provider_values(before), _provider_values(after)
@@ -532,6 +530,23 @@ def _inventory_values(record: InventoryRecord | None) -> Value:
         "step_size": record.step_size,
         "allocation_ratio": str(record.allocation_ratio),
     }
+
+
+def _check_served(provider: Provider, pool: Provider) -> None:
+    """Raise ProviderInUse if the pool cannot serve the provider."""
+    reason = None
+    if provider.uuid == pool.uuid:
+        reason = "a pool does not serve itself"
+    elif provider.served_by not in (None, pool.name):
+        reason = f"{provider.served_by} serves it: see `provider set --stop-serving`"
+    elif provider.pod != pool.pod:
+        reason = f"it is in {_pod_text(provider)}, and the pool is in {_pod_text(pool)}"
+    if reason is not None:
+        raise exceptions.ProviderInUse(provider.name, None, reason, change=f"served by {pool.name}")
+
+
+def _pod_text(provider: Provider) -> str:
+    return "no pod" if provider.pod is None else f"pod {provider.pod}"
 
 
 def _provider_change(action: str, provider: Provider, before: Value, after: Value) -> RecordedChange:

@@ -479,7 +479,8 @@ def _refusal(claim: Claim) -> str:
     if claim.pod is not None and not isinstance(claim.pod, str):
         return f"no pod that the project may use has a provider that can take {amounts}"
     where = "" if claim.pod is None else f" of pod {claim.pod}"
-    return f"no single provider{where} can take {amounts}; {_SEE}"
+    also = ", alone or with the shared pool that serves it" if len(claim.deltas) > 1 else ""
+    return f"no single provider{where} can take {amounts}{also}; {_SEE}"
 
 
 def _find_overs(
@@ -495,7 +496,7 @@ def _find_overs(
     overs: dict[CapacityOver, None] = {}
     for name, key, amount, taken in wanted:
         if (record := records.get(key)) is None:
-            overs[CapacityOver(name, key.resource, amount, "the provider has no inventory of it")] = None
+            overs[CapacityOver(name, key.resource, amount, f"the provider has no inventory of {key.resource}")] = None
         elif is_limited:
             texts = () if name is not None else (f"the growth by {taken} exceeds the capacity",)
             rule = units.violated_rule(amount, taken, record, *texts)

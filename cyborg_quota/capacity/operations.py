@@ -192,10 +192,11 @@ OPERATIONS: Final = (
     Operation(
         """Put a provider into a pod, make it a shared pool, or say which providers a pool serves.
 
-        A provider that has claims stays in its pod. --provider any does not choose a
-        shared pool; claims that a provider has when it becomes one stay there. But it
-        takes from the pool what a provider that the pool serves has no inventory of.
-        A provider is served by one pool, of its own pod.
+        A provider that has claims stays in its pod. --provider any chooses no shared
+        pool alone. If the provider that it chooses has no inventory of a resource, the
+        claim takes the resource from the pool that serves this provider. A provider is
+        served by one pool, of its own pod. A provider that becomes a shared pool keeps
+        its claims.
         """,
         "cyborg-quota provider set node1 --pod pod1\n  cyborg-quota provider set pool1 --serves node1 --serves node2",
         _set_provider,
@@ -211,7 +212,7 @@ OPERATIONS: Final = (
                     action="store_false",
                     dest="can_host",
                     default=None,
-                    help="a shared pool: only claims that name it use it",
+                    help="a shared pool: for claims that name it, or are at a provider that it serves",
                 ),
                 Argument(
                     "--no-shared",

@@ -102,7 +102,10 @@ class OverCapacity(QuotaError):
 
     def __init__(self, overs: Iterable[CapacityOver]) -> None:
         self.overs = sorted(overs, key=lambda over: (over.provider or "", over.resource, over.requested))
-        super().__init__("The claim does not fit: " + listed(self.overs, MOST_VIOLATIONS))
+        # (The resources of a claim at any provider have the same text.)
+        super().__init__(
+            "The claim does not fit: " + listed(list(dict.fromkeys(map(str, self.overs))), MOST_VIOLATIONS)
+        )
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -127,6 +130,8 @@ class InvalidName(InvalidRequest, text="Invalid {field} {value!r}: {reason}."):
 
 class UnknownResource(InvalidRequest):
     """The request names a resource that is not registered."""
+
+    next_step = "To register it: cyborg-quota resource create"
 
     def __init__(self, unknown: Iterable[str], known: Iterable[str]) -> None:
         self.unknown = sorted(unknown)

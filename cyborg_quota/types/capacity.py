@@ -103,8 +103,9 @@ ResourceProvider, InventoryItem, AllocationItem = Provider, InventoryRecord, All
 class CapacityOver:
     """The reason why a provider cannot take a claim.
 
-    ``provider`` None: no single provider that can host can take the claim. ``rule`` is the violated rule, as a sentence
-    without a full stop. ``capacity`` and ``used`` are None if the context may not see them.
+    ``provider`` None: no single provider that can host can take the claim; the rule then names all its amounts.
+    ``rule`` is the violated rule, as a sentence without a full stop. ``capacity`` and ``used`` are None if the context
+    may not see them.
     """
 
     provider: str | None
@@ -116,11 +117,12 @@ class CapacityOver:
     used_elsewhere: int = dataclasses.field(default=0, compare=False)
 
     def __str__(self) -> str:
-        where = "any provider" if self.provider is None else f"provider {self.provider}"
+        if self.provider is None:
+            return self.rule
         counters = "" if self.capacity is None else f", capacity {self.capacity}, used {self.used}"
         if self.used_elsewhere:
             counters += f", used elsewhere {self.used_elsewhere}"
-        return f"{where}, resource {self.resource}: requested {self.requested}{counters}: {self.rule}"
+        return f"provider {self.provider}, resource {self.resource}: requested {self.requested}{counters}: {self.rule}"
 
 
 class ResourceUse(NamedTuple):

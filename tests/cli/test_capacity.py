@@ -31,7 +31,7 @@ class CapacityTest(base.CliTestCase):
         for options, text in (
             (("--provider", "n1", "--provider", "pool"), "RESOURCE=PROVIDER for each resource"),
             (("--provider", "gpu=n1", "--provider", "gpu=pool"), "RESOURCE=PROVIDER for each resource"),
-            (("--provider", "gpu=n1"), "none of fpga"),
+            (("--provider", "gpu=n1"), "names no provider of fpga"),
             ((*both, "--provider", "fpgas=pool"), "fpgas"),
         ):
             self.assertIn(text, self.refused(2, *reserve, *options))

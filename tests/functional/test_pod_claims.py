@@ -154,8 +154,7 @@ class TestBinding(PodClaimTestCase):
         self.assertEqual("p2", self.claim())
         self.assertEqual(1, lost.lost)
         self.assertEqual(
-            "The claim does not fit: any provider, resource gpu: requested 10: "
-            "no pod that the project may use has a provider that can take gpu=10",
+            "The claim does not fit: no pod that the project may use has a provider that can take gpu=10",
             str(self.refused(10)),
         )
         self.fill("p1", 4)

@@ -111,7 +111,7 @@ class TestSeveralProviders(ProviderTestCase):
             (over,) = self.refused(deltas, BOTH).overs
             self.assertEqual((BOTH[resource], resource), (over.provider, over.resource))
         (over,) = self.refused(SERVER, {"VCPU": "node-1", "DISK_GB": "node-2"}).overs
-        self.assertEqual(("node-2", "the provider has no inventory of it"), (over.provider, over.rule))
+        self.assertEqual(("node-2", "the provider has no inventory of DISK_GB"), (over.provider, over.rule))
         self.limits.own["p1", "DISK_GB"] = 99
         self.assertRaises(exceptions.OverQuota, self.claim, None, BOTH)
         self.assertEqual({}, self.used())
@@ -254,9 +254,15 @@ class TestAssociation(ProviderTestCase):
         capacity = self.capacity
         self.add_provider("pool-2", can_host=False)
         error = self.assertRaises(exceptions.ProviderInUse, capacity.set_served, ADMIN, "pool-2", add=["node-1"])
-        self.assertIn("pool-1 has it", str(error))
+        self.assertIn("pool-1 serves it", str(error))
         self.assertRaises(exceptions.InvalidRequest, capacity.set_served, ADMIN, "node-1", add=["node-2"])
-        self.assertRaises(exceptions.ProviderInUse, capacity.set_served, ADMIN, "pool-2", add=["pool-2"])
+        error = self.assertRaises(exceptions.ProviderInUse, capacity.set_served, ADMIN, "pool-2", add=["pool-2"])
+        self.assertIn("a pool does not serve itself", str(error))
+        self.engine.pods.add(ADMIN, "north")
+        self.add_provider("node-3", pod="north")
+        error = self.assertRaises(exceptions.ProviderInUse, capacity.set_served, ADMIN, "pool-2", add=["node-3"])
+        self.assertIn("it is in pod north, and the pool is in no pod", str(error))
+        capacity.remove_provider(ADMIN, "node-3")
         self.assertRaises(exceptions.ProviderNotFound, capacity.set_served, ADMIN, "pool-2", add=["node-9"])
         self.assertRaises(exceptions.InvalidName, capacity.set_served, ADMIN, "pool-2", add="node-1")
         self.assertRaises(exceptions.ProviderInUse, capacity.set_can_host, ADMIN, "pool-1", can_host=True)
@@ -270,6 +276,16 @@ class TestAssociation(ProviderTestCase):
         capacity.remove_provider(ADMIN, "pool-1")
         self.assertEqual([None, None], [one.served_by for one in capacity.list_providers(ADMIN)])
         self.assertEqual(0, len(self.fetch("SELECT * FROM provider_associations")))
+
+    def test_the_refusal_of_a_node_and_its_pool(self) -> None:
+        """It names the whole claim, and each text once."""
+        error = self.refused({"VCPU": 9, "DISK_GB": 100})
+        amounts = "DISK_GB=100, VCPU=9"
+        self.assertEqual(1, str(error).count("can take"), str(error))
+        self.assertIn(
+            f"no single provider can take {amounts}, alone or with the shared pool that serves it", str(error)
+        )
+        self.assertEqual(["DISK_GB", "VCPU"], [over.resource for over in error.overs])
 
     def test_the_report_counts_the_pool_once(self) -> None:
         self.claim("server", ANY)
