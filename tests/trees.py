@@ -11,6 +11,17 @@ from cyborg_quota.db import projects
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.tree import tables as moves
 
+CERN: dict[str, str | None] = {
+    "atlas": None,
+    "physics": "atlas",
+    "operations": "atlas",
+    "higgs": "physics",
+    "simulation": "physics",
+    "workflow": "operations",
+    "web": "operations",
+}
+"""The parents in the example of "Nested quota models"."""
+
 
 def plant(database: Database, parents: Mapping[str, str | None]) -> None:
     """Add these projects, parents first, and move each below its parent."""

@@ -11,7 +11,7 @@ from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import EnforcementModel, Flat, StrictHierarchy, StrictTwoLevel
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-from tests import base, fixtures
+from tests import base, fixtures, trees
 
 UNLIMITED = -1
 
@@ -80,15 +80,7 @@ class TestCern(LimitsTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.import_tree(
-            {
-                "atlas": None,
-                "physics": "atlas",
-                "operations": "atlas",
-                "higgs": "physics",
-                "simulation": "physics",
-                "workflow": "operations",
-                "web": "operations",
-            },
+            trees.CERN,
             {
                 "atlas": 100,
                 "physics": 30,

@@ -19,7 +19,7 @@ from cyborg_quota.api import deploy
 from cyborg_quota.cli import main
 from cyborg_quota.limits.sources.cache import PAUSE_SECONDS, Cache
 from cyborg_quota.types import Over
-from tests import base, fixtures, keystones
+from tests import base, fixtures, keystones, trees
 from tests.cli import base as cli
 from tests.integration import server as servers
 from tests.servers import machine, sharing
@@ -298,11 +298,7 @@ class HierarchyTestCase(KeystoneTestCase):
 
     enforcement_model = "strict_hierarchy"
     PARENTS: ClassVar[dict[str, str | None]] = {
-        "atlas": None,
-        "physics": "atlas",
-        "operations": "atlas",
-        "higgs": "physics",
-        "simulation": "physics",
+        name: parent_id for name, parent_id in trees.CERN.items() if parent_id != "operations"
     }
 
     def setUp(self) -> None:

@@ -233,15 +233,7 @@ class TestLimitsFromKeystone(test_keystone.HierarchyTestCase):
     the document's figures after it: Web 30, Operations 60, ATLAS 80.
     """
 
-    PARENTS: ClassVar[dict[str, str | None]] = {
-        "atlas": None,
-        "physics": "atlas",
-        "operations": "atlas",
-        "higgs": "physics",
-        "simulation": "physics",
-        "workflow": "operations",
-        "web": "operations",
-    }
+    PARENTS: ClassVar[dict[str, str | None]] = trees.CERN
     LIMITS: ClassVar[dict[str, int]] = {
         **{"atlas": 100, "physics": 20, "operations": 80},
         **{"higgs": 15, "simulation": 10, "workflow": 50, "web": 30},
