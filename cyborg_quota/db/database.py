@@ -287,7 +287,10 @@ class Database:
         except (oslo_exc.DBDuplicateEntry, exceptions.QuotaError):
             raise
         except (errors.ConcurrentChange, oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
-            raise errors.translate(error, time.monotonic() - began) from error
+            seconds = time.monotonic() - began
+            if self._ended_a_scan(error):
+                raise exceptions.StatementTimeout(errors.reason(error), seconds) from error
+            raise errors.translate(error, seconds) from error
 
     def _run_single_statement(self, single_statement: Work[T | None], began: float) -> T | None:
         try:
@@ -325,9 +328,14 @@ class Database:
 
     def _may_do_again(self, error: BaseException) -> bool:
         """Retry on a read-only server only if this process has written before (a failover); else the URL is wrong."""
-        if errors.was_canceled(error) and self._call.scan_seconds is not None:
+        if self._ended_a_scan(error):
             return False
         return errors.may_do_again(error) and (self._pool.has_written or not errors.is_read_only(error))
+
+    def _ended_a_scan(self, error: BaseException) -> bool:
+        """Whether the error is the timeout of ``limit_scans``."""
+        is_scan = self._settings.statement_timeout_seconds is None and self._call.scan_seconds is not None
+        return is_scan and errors.was_canceled(error)
 
     def _is_over(self, began: float) -> bool:
         return time.monotonic() - began >= self._settings.retry_seconds

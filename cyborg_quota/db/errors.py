@@ -200,8 +200,6 @@ def translate(error: BaseException, seconds: float) -> exceptions.DatabaseError:
         return exceptions.DatabaseReadOnly(reason(error), seconds)
     if is_unreachable(error):
         return exceptions.DatabaseUnreachable(reason(error), seconds)
-    if was_canceled(error):
-        return exceptions.StatementTimeout(reason(error), seconds)
     # (A wrong password, an unknown database, a full disk: the statement could succeed after a repair.)
     is_repairable = isinstance(error, oslo_exc.DBNonExistentDatabase) or _FATAL_TEXT.search(reason(error))
     if may_do_again(error) or isinstance(error, sa_exc.TimeoutError) or is_repairable:

@@ -660,7 +660,7 @@ class DatabaseUnreachable(DatabaseUnavailable):
 
 
 class StatementTimeout(DatabaseUnavailable):
-    """The server ended a statement at its timeout: it reads too much, or waited too long."""
+    """The server ended a list over all projects, or an audit, at the timeout of QuotaEngine.limit_scans."""
 
 
 class SchemaError(DatabaseError):
