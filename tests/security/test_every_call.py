@@ -99,6 +99,7 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "generation_of": {"project_id": VICTIM},
     "list_holders": {},
     "list_holdings": {"project_ids": [VICTIM]},
+    "limits_in_force": {"project_ids": [VICTIM]},
     "list_overrides": {},
     "purge_history": {"older_than_seconds": 0},
     "get_parent": {"project_id": VICTIM},
@@ -267,7 +268,9 @@ class TestTheTable(EveryCallTestCase):
         parts = {name for name in vars(self.engine) if not name.startswith("_")}
         self.assertEqual(public(QuotaEngine) | parts - {"subjects"}, OWN.keys() | ADMINS.keys())
         # (The last two show no project's data.)
-        others = OF_OWN_PROJECT | BY_RULE_AND_ID | {"limit_if_missing", "require_own_tree"}
+        others = (
+            OF_OWN_PROJECT | BY_RULE_AND_ID | {"limit_if_missing", "require_own_tree", "read_only", "require_stored"}
+        )
         self.assertEqual(public(Limits), BY_RULE.keys() | ADMINISTRATION.keys() | others)
         self.assertEqual(public(Capacity), CAPACITY.keys())
         self.assertEqual(public(Pods), PODS.keys() | {"select"})
