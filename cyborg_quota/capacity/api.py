@@ -42,7 +42,7 @@ from cyborg_quota.validation import Context
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_HOW_TO_LIST: Final = "see `cyborg-quota allocation list --provider %s`"
+_HOW_TO_LIST: Final = "see `allocation list --provider %s`"
 
 
 class Capacity(Subject):

@@ -45,7 +45,7 @@ is started, after an upgrade, and to diagnose a problem. It writes nothing. The 
   Cyborg's records  Does the ledger match the attached accelerators?
 
 On a host without Cyborg, the last three are not checked (Success), unless [cyborg] config_file
-says that Cyborg should be there. So the command also serves as a health check of the ledger.
+or --cyborg-config-file says that Cyborg should be there. So the command also serves as a health check of the ledger.
 """
 EXITS: Final = """\
 exit status:
@@ -187,6 +187,12 @@ def _add_command(conf: Any, checks: Checks) -> None:
         upgrade = subparsers.add_parser("upgrade", help="upgrade check: run all checks", **layout)
         upgrade.add_argument("check", choices=["check"], help="run all checks")
         upgrade.add_argument("--json", action="store_true", help="print JSON, not a table")
+        upgrade.add_argument(
+            "--cyborg-config-file",
+            action="append",
+            metavar="FILE",
+            help="Cyborg's configuration; may be repeated (default: [cyborg] config_file, or Cyborg's default files)",
+        )
         upgrade.set_defaults(action_fn=checks.check)
 
     conf.register_cli_opt(cfg.SubCommandOpt("command", title="command", handler=add))
@@ -204,6 +210,8 @@ def _run(argv: Sequence[str]) -> int:
     _add_command(conf, Checks(conf))
     with errors.usage_as_errors():
         loading.load(conf, argv, PROG, version=cyborg_quota.__version__, description=ABOUT)
+    if conf.command.cyborg_config_file:
+        conf.set_override("config_file", conf.command.cyborg_config_file, group="cyborg")
     return int(upgradecheck.run(conf))
 
 

@@ -560,8 +560,10 @@ class BindingNotFound(
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class ProviderNotFound(NotFound, text="Provider {provider!r} was not found; see `cyborg-quota provider list`."):
+class ProviderNotFound(NotFound, text="Provider {provider!r} was not found."):
     """No provider has this UUID or name."""
+
+    next_step = "List the providers: cyborg-quota provider list"
 
     provider: str
 

@@ -11,5 +11,7 @@ threads = 4
 # The seconds for which an idle connection is kept open: longer than the proxy keeps it, so that the proxy sends no
 # request on a connection that is being closed.
 keepalive = 75
+# The answer to a longer URL is HTML. 8190 is the most that gunicorn takes.
+limit_request_line = 8190
 # A call waits at most [quota] retry_seconds for the database.
 graceful_timeout = 15

@@ -25,6 +25,7 @@ from osc_lib import exceptions
 
 from cyborg_quota.api import openapi, schemas
 from cyborg_quota.api.operations import OPERATIONS
+from cyborg_quota.exceptions import InvalidRequest
 from cyborg_quota.osc import quota
 from cyborg_quota.osc.base import _title
 from cyborg_quota.surface import arguments, table
@@ -123,6 +124,15 @@ class TestCommands(OscTestCase):
         self.assertEqual(
             "Project ID", self.run_as(server.ADMIN, quota.CheckQuota, "gpu=99", "higgs", "-f", "csv")[0][1:11]
         )
+
+    def test_an_amount_that_is_given_twice(self) -> None:
+        """Neither of the two is checked silently."""
+        for kind, words in (
+            (quota.CheckQuota, ("gpu=1", "gpu=2", "higgs")),
+            (quota.SetQuota, ("gpu=1", "gpu=2", "higgs")),
+        ):
+            error = self.assertRaises(InvalidRequest, self.run_command, kind, *words)
+            self.assertIn("'gpu' has two", str(error))
 
     def test_a_check_that_is_refused_is_a_sentence_for_each_limit(self) -> None:
         """It was one line of key=value for all."""

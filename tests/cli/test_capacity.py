@@ -111,7 +111,7 @@ class CapacityTest(base.CliTestCase):
         over = self.refused(1, "reserve", "--project", "p", "--provider", "n1", "gpu=6")
         self.assertIn("provider n1, resource gpu: requested 6, capacity 8, used 3", over)
         refused = self.refused(1, "provider", "delete", "n1")
-        self.assertIn("claims use 3; see `cyborg-quota allocation list --provider n1`; a total", refused)
+        self.assertIn("claims use 3; see `allocation list --provider n1`; a total", refused)
         self.assertIn("claims use 3", self.refused(1, "inventory", "delete", "n1", "gpu"))
         for unknown in ("gpu.A100", "gpuu"):
             error = self.refused(1, "inventory", "delete", "n1", unknown)

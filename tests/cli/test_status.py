@@ -18,3 +18,13 @@ class LimitsTest(base.CliTestCase):
         self.assertEqual(status.WARNING, code)
         self.assertIn("nothing is limited", details)
         self.assertEqual(status.SUCCESS, self.check_limits("database")[0])
+
+
+class CyborgTest(base.CliTestCase):
+    def test_the_configuration_of_cyborg_can_be_named(self) -> None:
+        """Its own error recommends the option. There is no Cyborg here, so that its checks fail."""
+        codes = []
+        for options in ((), ("--cyborg-config-file", "/nowhere/cyborg.conf")):
+            checks = self.call_status("upgrade", "check", "--json", *options).json["checks"]
+            codes.append({one["result"] for one in checks if "Cyborg" in one["check"]})
+        self.assertEqual([{status.SUCCESS}, {status.FAILURE}], codes)

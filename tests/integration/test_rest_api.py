@@ -100,6 +100,11 @@ class TestPersonas(PersonasTestCase):
                 tuple(version[name] for name in ("version", "url", "min_microversion", "max_microversion")),
             )
 
+    def test_a_long_url(self) -> None:
+        """The answer is that of the API; gunicorn's own is HTML."""
+        answer = self.ask(self.user(self.project, "admin"), f"/v2/quotas/{'a' * 6000}")
+        self.assertEqual((404, "application/json"), (answer.status_code, answer.headers["Content-Type"]))
+
     def test_tokens(self) -> None:
         self.check_without_a_valid_token()
         self.check_token_of_a_domain()

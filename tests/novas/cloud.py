@@ -112,7 +112,10 @@ class Cloud:
             self.bus.wait()
         except ServerError as error:
             raise NotAvailable(str(error)) from error
-        start_all(*self.web.values(), self.scheduler, self.nova_conductor, self.conductor)
+        # The scheduler asks Placement when it starts, and ends if it gets no answer.
+        placement, *others = (self.web[name] for name in sorted(self.web, key=lambda name: name != "placement"))
+        start_all(placement)
+        start_all(*others, self.scheduler, self.nova_conductor, self.conductor)
         self.admin.call("network", "GET", "/v2.0/networks")  # a new Neutron cannot list ports before its first query
         start_all(*self.computes.values())
         discover = self._command("discover", "nova-manage", *self._files("nova"), "cell_v2", "discover_hosts")

@@ -101,7 +101,18 @@ class TestTexts(base.BaseTestCase):
         self.assertEqual(2, Counted.texts)
         self.assertEqual(("", "a", "a; b"), (listed([], 2), listed(["a"], 2), listed("ab", 2)))
 
+    def test_texts_that_rest_callers_get_name_no_command_of_the_host(self) -> None:
+        kinds = [kind for kind in vars(exceptions).values() if isinstance(kind, type)]
+        told = [
+            kind
+            for kind in kinds
+            if issubclass(kind, exceptions.QuotaError)
+            and (kind.conflict or issubclass(kind, (exceptions.NotFound, exceptions.InvalidRequest)))
+        ]
+        self.assertLess(20, len(told))
+        self.assertEqual([], [kind.__name__ for kind in told if "cyborg-quota" in kind._text])
+
     def test_errors_of_capacity_are_plain(self) -> None:
         invalid = exceptions.InvalidInventory("gpu", "allocation_ratio", decimal.Decimal("1.23456"), "too long")
         self.assertIn("Invalid allocation_ratio '1.23456' of", str(invalid))
-        self.assertIn("see `cyborg-quota provider list`", str(exceptions.ProviderNotFound("nope")))
+        self.assertIn("cyborg-quota provider list", exceptions.ProviderNotFound("nope").next_step)

@@ -16,7 +16,7 @@ from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
 from cyborg_quota.limits.models import EnforcementModel
 from cyborg_quota.types import TOTAL, UNLIMITED, ActiveOverride, Constraint, UsageKey
 
-HINT: Final = "Set one: cyborg-quota set --default {resource}=10 (-1 is unlimited)."
+HINT: Final = "Set one: `set --default {resource}=10` (-1 is unlimited)."
 
 
 class DatabaseLimitDriver(base.LimitDriver):
