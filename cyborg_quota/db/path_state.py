@@ -169,9 +169,14 @@ def _arguments(pod: str | None, **projects: Any) -> dict[str, Any]:
 
 
 def _states(project_ids: Iterable[str], rows: Sequence[Any]) -> list[PathState]:
+    parents, shared = _tree(rows)
+    return states_of(shared, parents, project_ids)
+
+
+def _tree(rows: Sequence[Any]) -> tuple[dict[str, str | None], PathState]:
+    """The parents, and a state without a path."""
     # (In the rows of the path, the column ``resource`` contains the id of the parent.)
-    parents = {owner: parent_id for kind, owner, parent_id, *_ in rows if kind == _PATH}
-    return states_of(_state(rows), parents, project_ids)
+    return {owner: parent_id for kind, owner, parent_id, *_ in rows if kind == _PATH}, _state(rows)
 
 
 def read_many(connection: sa.Connection, project_ids: Sequence[str], pod: str | None = None) -> list[PathState]:
@@ -180,29 +185,29 @@ def read_many(connection: sa.Connection, project_ids: Sequence[str], pod: str | 
     Each project must have a row in ``projects``; every project with usage rows has one. At most MAX_PROJECTS. ``pod``:
     also the rows of this pod.
     """
-    query = _query(dialects.of(connection), "projects", _which(pod))
-    return _states(project_ids, connection.execute(query, _arguments(pod, b_projects=list(project_ids))).all())
+    return read_states(connection, project_ids, pod)[1]
 
 
 def read_tree(connection: sa.Connection, pod: str | None = None) -> tuple[dict[str, str | None], PathState]:
     """The parents of all projects, and a state with the counters and limits of all, in one statement."""
-    rows = connection.execute(_query(dialects.of(connection), "tree", _which(pod)), _arguments(pod)).all()
-    return {row.project_id: row.resource for row in rows if row.kind == _PATH}, _state(rows)
+    return _tree(connection.execute(_query(dialects.of(connection), "tree", _which(pod)), _arguments(pod)).all())
 
 
 def read_states(
     connection: sa.Connection, project_ids: Collection[str] | None = None, pod: str | None = None
-) -> list[PathState]:
-    """The states of these projects, sorted, in one statement; as ``read_many``, but of any number.
+) -> tuple[PathState, list[PathState]]:
+    """The state that these projects share, without a path, and their states, sorted, in one statement.
 
-    None: of all projects that have a usage row or a limit of their own.
+    As ``read_many``, but of any number. None: of all projects that have a usage row or a limit of their own.
     """
     if project_ids is not None and len(project_ids) <= MAX_PROJECTS:
-        return read_many(connection, sorted(project_ids), pod)
-    parents, shared = read_tree(connection, pod)
+        query = _query(dialects.of(connection), "projects", _which(pod))
+        parents, shared = _tree(connection.execute(query, _arguments(pod, b_projects=list(project_ids))).all())
+    else:
+        parents, shared = read_tree(connection, pod)
     if project_ids is None:
         project_ids = {key.project_id for key in [*shared.counters, *shared.project_limits]} - {TOTAL}
-    return states_of(shared, parents, project_ids)
+    return shared, states_of(shared, parents, project_ids)
 
 
 def states_of(shared: PathState, parents: Mapping[str, str | None], project_ids: Iterable[str]) -> list[PathState]:

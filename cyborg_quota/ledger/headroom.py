@@ -27,6 +27,7 @@ from cyborg_quota.types import (
     Headroom,
     Over,
     Page,
+    TotalLimit,
     Usage,
     UsageKey,
     UsageRecord,
@@ -193,6 +194,11 @@ class HeadroomReader:
                 found.append(ProjectMetrics(*key[:2], bound, usage.used, usage.reserved, subtree, fits))
         return found
 
+    def totals_of(self, state: PathState) -> list[TotalLimit]:
+        """The total limits in force, by resource. Does not read the ledger."""
+        limits = sorted((one.key, one.limit) for one in self._limits.totals(state))
+        return [TotalLimit(key.resource, limit, state.counters.get(key, Counters()).subtree) for key, limit in limits]
+
     def get_usages(
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
     ) -> dict[str, Usage]:
@@ -211,7 +217,7 @@ class HeadroomReader:
 
         def read(connection: Connection) -> tuple[dict[UsageKey, Counters], list[PathState]]:
             rows = usages.read_page(connection, project_id, page, pod or "")
-            return rows, path_state.read_states(connection, {key.project_id for key in rows}, pod)
+            return rows, path_state.read_states(connection, {key.project_id for key in rows}, pod)[1]
 
         rows, states = self._untimed.read(read)
         resources = {key.resource for key in rows}

@@ -69,6 +69,10 @@ class LimitDriver(abc.ABC):
         with the new path.
         """
 
+    def totals(self, state: PathState) -> list[Constraint]:
+        """The total limits, which ``bounds`` has for each state too. ``state`` needs no path."""
+        return []
+
     def limits(self, states: Sequence[PathState], resources: Collection[str]) -> dict[UsageKey, int]:
         """The limit of the project of each state for each resource, for display. It has a value for all of them.
 

@@ -55,13 +55,14 @@ class ThresholdNotifier:
     def notices(self) -> list[Notice]:
         """The crossings since the last run on any host. Each is returned on one host only."""
 
-        def read(connection: Connection) -> tuple[dict[UsageKey, tuple[Counters, int]], list[PathState]]:
-            return usages.read_notified_levels(connection), path_state.read_states(connection)
+        def read(
+            connection: Connection,
+        ) -> tuple[dict[UsageKey, tuple[Counters, int]], PathState, list[PathState]]:
+            return usages.read_notified_levels(connection), *path_state.read_states(connection)
 
-        rows, states = self._untimed.read(read)
+        rows, shared, states = self._untimed.read(read)
         limits = dict(self._limits.limits(states, {key.resource for key in rows}))
-        for bounds in self._limits.bounds(states[:1], ()):  # (any project is below the totals)
-            limits |= {one.key: one.limit for one in bounds.constraints if one.scope == "total"}
+        limits |= {one.key: one.limit for one in self._limits.totals(shared)}
         notices = []
         for key, (counters, notified) in rows.items():
             project_id, resource, _ = key

@@ -296,7 +296,7 @@ class Limits(Projects):
         def read(connection: Connection) -> tuple[list[tuple[int, str]], list[PathState]]:
             edges = LimitTree({}, {}, projects.subtree_edges(connection, top), initial_limits)
             nodes = list(limit_tree.walk([top], edges.children_of))
-            return nodes, path_state.read_states(connection, {name for _, name in nodes})
+            return nodes, path_state.read_states(connection, {name for _, name in nodes})[1]
 
         return self._subtree_rows(*self._database.read(read))
 
@@ -314,7 +314,7 @@ class Limits(Projects):
 
         def read(connection: Connection) -> tuple[list[tuple[int, str]], list[PathState], bool]:
             nodes, has_more = projects.subtree_page(connection, top, min(count, MAX_TREE_PROJECTS), last)
-            return nodes, path_state.read_states(connection, {name for _, name in nodes}), has_more
+            return nodes, path_state.read_states(connection, {name for _, name in nodes})[1], has_more
 
         nodes, states, has_more = self._database.read(read)
         return self._subtree_rows(nodes, states), has_more

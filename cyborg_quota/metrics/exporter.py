@@ -124,8 +124,10 @@ def escape(value: str) -> str:
 
 
 def ledger_text(metrics: LedgerMetrics) -> str:
-    """The gauges of projects, of capacity, of pods and of the state of the ledger."""
+    """The gauges of projects, of totals, of capacity, of pods and of the state of the ledger."""
     projects = [(_labels(project_id=row.project_id, resource=row.resource), row) for row in metrics.projects]
+    limits = [(_labels(resource=one.resource), one.limit) for one in metrics.totals]
+    held = [(_labels(resource=one.resource), one.held) for one in metrics.totals]
     capacity = [(_labels(resource=key[0], pod=key[1]), use) for key, use in sorted(metrics.capacity.items())]
     ages = [(_labels(pod=pod), age) for pod, age in sorted(metrics.measurement_ages.items())]
     families = [
@@ -133,6 +135,8 @@ def ledger_text(metrics: LedgerMetrics) -> str:
         for name, help_text in _OF_PROJECT.items()
     ]
     families += [
+        _family("total_limit", "The limit over all projects.", limits),
+        _family("total_held", "What all projects have in use and reserved.", held),
         # (A gauge must not be named _total, says promtool. The name is that of a quantity here, not of a counter.)
         _family(
             "capacity_total",

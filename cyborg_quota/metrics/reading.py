@@ -31,7 +31,7 @@ def read(
     microseconds. Limits that are not stored in the ledger are read after the transaction. Raises LimitsUnavailable.
     """
 
-    def work(connection: Connection) -> tuple[Sequence[PathState], LedgerMetrics]:
+    def work(connection: Connection) -> tuple[LedgerMetrics, PathState, Sequence[PathState]]:
         capacity: dict[ResourceKey, ResourceUse] = {}
         ages: dict[str, float] = {}
         for enforcer in enforcers:  # what inventories have replaces what was measured elsewhere
@@ -40,7 +40,9 @@ def read(
             ages.update(ages_of_pods)
         overdue = history.oldest_overdue(connection, grace).total_seconds()
         revision = schema.checked_revision(connection)
-        return path_state.read_states(connection, project_ids), LedgerMetrics([], capacity, ages, overdue, revision)
+        metrics = LedgerMetrics([], [], capacity, ages, overdue, revision)
+        return metrics, *path_state.read_states(connection, project_ids)
 
-    states, metrics = untimed.read(work)
-    return dataclasses.replace(metrics, projects=headroom.metrics_of(states, resources))
+    metrics, shared, states = untimed.read(work)
+    projects, totals = headroom.metrics_of(states, resources), headroom.totals_of(shared)
+    return dataclasses.replace(metrics, projects=projects, totals=totals)

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cyborg_quota.types import ResourceKey
+from cyborg_quota.types import ResourceKey, TotalLimit
 from cyborg_quota.types.capacity import ResourceUse
 
 
@@ -27,13 +27,14 @@ class ProjectMetrics(NamedTuple):
 class LedgerMetrics:
     """What one read of the ledger found.
 
-    ``projects``: a value for each resource of which a project has a usage row or a limit of its own. ``capacity``:
-    what there is and is in use. ``measurement_ages``: of the last measurements elsewhere, in seconds, by name.
-    ``oldest_overdue_seconds``: how long ago the reservation that is longest overdue became so; 0.0 if none is.
-    ``revision``: the revision of the schema.
+    ``projects``: a value for each resource of which a project has a usage row or a limit of its own. ``totals``: the
+    total limits, which belong to no project. ``capacity``: what there is and is in use. ``measurement_ages``: of the
+    last measurements elsewhere, in seconds, by name. ``oldest_overdue_seconds``: how long ago the reservation that is
+    longest overdue became so; 0.0 if none is. ``revision``: the revision of the schema.
     """
 
     projects: Sequence[ProjectMetrics]
+    totals: Sequence[TotalLimit]
     capacity: Mapping[ResourceKey, ResourceUse]
     measurement_ages: Mapping[str, float]
     oldest_overdue_seconds: float

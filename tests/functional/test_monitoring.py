@@ -7,7 +7,7 @@ import datetime
 
 from cyborg_quota import Inventory, exceptions
 from cyborg_quota.db import schema
-from cyborg_quota.types import UNLIMITED
+from cyborg_quota.types import UNLIMITED, TotalLimit
 from cyborg_quota.types.capacity import Provider, ResourceUse
 from cyborg_quota.types.metrics import ProjectMetrics
 from tests import base, clouds
@@ -54,6 +54,10 @@ class TestMetrics(test_limits.LimitsTestCase):
             {key: row for key, row in found.items() if key[0] in ("web", "decays")}, self.read("web", "decays")
         )
         self.assertEqual({}, self.read("unknown"))
+        self.admin.set_total_limits(ADMIN, {"gpu": 40})
+        for project_ids in (None, [], ["web"]):
+            self.assertEqual([TotalLimit("gpu", 40, 9)], self.engine.monitoring.read(ADMIN, project_ids).totals)
+        self.assertEqual(found, self.read())
 
     def test_the_number_of_statements_is_fixed(self) -> None:
         """One transaction, whatever the number of projects: see decision record 0052."""

@@ -20,6 +20,7 @@ import cyborg_quota
 from cyborg_quota import exceptions
 from cyborg_quota.metrics import exporter
 from cyborg_quota.metrics.exporter import LedgerApplication
+from cyborg_quota.types import TOTAL
 from cyborg_quota.types.capacity import ResourceUse
 from cyborg_quota.types.metrics import LedgerMetrics, ProjectMetrics
 from tests import base, clouds, keystones, needs
@@ -68,6 +69,18 @@ class TestScrape(server.ApiTestCase):
         }
         self.assertEqual({f"cyborg_quota_{name}" for name in ("used", "reserved", "subtree")}, of_unlimited)
         self.assertEqual(0, found[key("oldest_overdue_seconds")])
+
+    def test_totals_are_series_of_their_own(self) -> None:
+        """Also if no project is exported: a total names none. Nothing is over its limit because of them."""
+        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 50})
+        held = self.engine.limits.list_total_limits(base.ADMIN)[0].held
+        self.assertGreater(held, 0)
+        for projects in ([], ["higgs"], ["*"]):
+            text = self.scrape(*projects)
+            found = samples(text)
+            self.assertEqual(50, found[key("total_limit", resource="gpu")], projects)
+            self.assertEqual(held, found[key("total_held", resource="gpu")], projects)
+            self.assertNotIn(TOTAL, {value for _, labels in found for _, value in labels})
 
     def test_promtool_accepts_the_text(self) -> None:
         self.engine.capacity.add_provider(base.ADMIN, 'a "quoted" \\ name')
@@ -126,7 +139,7 @@ class TestScrape(server.ApiTestCase):
 
 
 def metrics_of(*project_ids: str) -> LedgerMetrics:
-    return LedgerMetrics([ProjectMetrics(one, "gpu", 2, 1, 0, 1, 1) for one in project_ids], {}, {}, 0.0, "0001")
+    return LedgerMetrics([ProjectMetrics(one, "gpu", 2, 1, 0, 1, 1) for one in project_ids], [], {}, {}, 0.0, "0001")
 
 
 class TestReads(oslotest.base.BaseTestCase):

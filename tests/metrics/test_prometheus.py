@@ -124,6 +124,7 @@ class TestServer(cli.CliTestCase):
         for project, amount in (("over", 6), ("fine", 3)):
             reserved = self.good("reserve", "--project", project, f"gpu={amount}")
             self.good("commit", "--project", project, reserved[0]["uuid"])
+        self.good("set", "--total", "gpu=20")
         self.good("set", "gpu=4", "over")
         self.good("set", "gpu=5", "parent")
 

@@ -71,9 +71,12 @@ class DatabaseLimitDriver(base.LimitDriver):
                     limits[UsageKey(project_id, resource)] = limit
                 elif self.limit_if_missing is None:
                     missing.setdefault(resource, project_id)
-        totals = [Constraint(TOTAL, *total, "total") for total in state.totals.items()]
         error = next((exceptions.LimitNotSet(name, HINT.format(resource=name)) for name in missing), None)
-        return base.PathLimits([*self.model.constraints(state.project_ids, limits), *totals], missing, error)
+        constraints = [*self.model.constraints(state.project_ids, limits), *self.totals(state)]
+        return base.PathLimits(constraints, missing, error)
+
+    def totals(self, state: PathState) -> list[Constraint]:
+        return [Constraint(TOTAL, *total, "total") for total in state.totals.items()]
 
     def overrides(self, state: PathState) -> Mapping[str, ActiveOverride]:
         leaf, is_root, found = state.project_ids[0], len(state.project_ids) == 1, {}
