@@ -65,7 +65,10 @@ def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mappi
     ]
     try:
         reservations = process_state.bind_tracker().reserve_binds(binds)
-    except exceptions.QuotaError:
+    except exceptions.QuotaError as error:
+        if isinstance(error, LedgerNotCalled):
+            resources = {resource for _, claim in binds for resource in claim.deltas}
+            metrics.count_refused(process_state.conf(), resources, error)
         # Nova does not show the reason to its user. An operator can find it in this log by the server's UUID.
         instances = sorted({str(claim.group) for _, claim in binds})
         LOG.info(
@@ -100,7 +103,12 @@ def _bind(context: Any, arq: str, group: Mapping[str, str], fields: Mapping[str,
     if deltas and conf.cyborg.claim_capacity:
         # The capacity of the device's provider, or else that of its host, where devices are summed.
         tracker, names = process_state.bind_tracker(), [fields["device_rp_uuid"], fields["hostname"]]
-        provider = tracker.call(tracker.engine.capacity.find_provider, validation.admin_context(), names, list(deltas))
+        find = tracker.engine.capacity.find_provider
+        try:
+            provider = tracker.call(find, validation.admin_context(), names, list(deltas))
+        except exceptions.DatabaseError as error:
+            metrics.count_refused(conf, deltas, error)
+            raise
         if provider is None:
             LOG.warning(
                 "Neither the provider %s nor its host %s is imported with %s: the bind claims no capacity. Run: "

@@ -69,9 +69,12 @@ class Recorder:
             registry=self.registry,
         )
 
-    def record(self, call: str, seconds: float, resources: Iterable[str] = (), result: str = "") -> None:
-        """Count a call, and its duration; a reserve once for each of its resources, with its result."""
+    def record(self, call: str, seconds: float) -> None:
+        """Count a call, and its duration."""
         self._durations.labels(call).observe(seconds)
+
+    def count_reserve(self, resources: Iterable[str], result: str) -> None:
+        """Count a reserve, once for each of its resources."""
         for resource in resources:
             self._reserves.labels(resource, result).inc()
 
@@ -123,7 +126,8 @@ class MeasuredEngine(QuotaEngine):
             result = result_of(error)
             raise
         finally:
-            self._recorder.record("reserve", time.perf_counter() - began, self._resources_of(claims), result)
+            self._recorder.record("reserve", time.perf_counter() - began)
+            self._recorder.count_reserve(self._resources_of(claims), result)
 
     def _resources_of(self, claims: list[Claim]) -> Iterable[str]:
         """The registered resources of the claims, which may be invalid. (Others would create series without end.)"""

@@ -25,6 +25,8 @@ PATH: Final = "/metrics"
 EVERY_PROJECT: Final = "*"
 MAX_AGE_SECONDS: Final = 5.0
 """A scrape within this time gets the values of the last one: the port has no authentication, and a read takes long."""
+PING_SECONDS: Final = 1.5
+"""How long a scrape waits for the ledger to answer a ping. (A read of all counters has no timeout.)"""
 NAMES_SECONDS: Final = 3600.0
 """Between two reads of the names, successful or not."""
 NAMES_TIMEOUT_SECONDS: Final = 2.0
@@ -65,6 +67,8 @@ class LedgerApplication:
 
     def text(self) -> str:
         """What a scrape gets. Raises QuotaError if the ledger, or the source of the limits, is unavailable."""
+        if time.monotonic() - self._read_at >= self._max_age_seconds:
+            self._check_answers()  # without the lock, which a read that gets no answer keeps
         with self._lock:
             began = time.monotonic()
             if began - self._read_at >= self._max_age_seconds:
@@ -76,6 +80,15 @@ class LedgerApplication:
                     self._names_read_at = began
                     self._read_names(self._names, project_ids)
             return self._text + self._names_text
+
+    def _check_answers(self) -> None:
+        """Raises DatabaseUnreachable if the ledger answers no ping within PING_SECONDS."""
+        answers: list[bool] = []
+        thread = threading.Thread(target=lambda: answers.append(self._engine.ping()), daemon=True)
+        thread.start()
+        thread.join(PING_SECONDS)
+        if not any(answers):
+            raise exceptions.DatabaseUnreachable("it did not answer SELECT 1", PING_SECONDS)
 
     def _read_names(self, names: Names, project_ids: list[str]) -> None:
         """Keep the names of the last read if Keystone does not answer."""

@@ -7,7 +7,7 @@ The only module of this package that others import.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
@@ -37,6 +37,12 @@ def gauge(conf: cfg.ConfigOpts, name: str, help_text: str) -> Callable[[float], 
     if not is_enabled(conf):
         return lambda _value: None
     return recorder().gauge(name, help_text).set
+
+
+def count_refused(conf: cfg.ConfigOpts, resources: Iterable[str], error: exceptions.QuotaError) -> None:
+    """Count a reserve that this error refused before the engine was called."""
+    if is_enabled(conf):
+        recorder().count_reserve(resources, _counters().result_of(error))
 
 
 def serve_counters(conf: cfg.ConfigOpts) -> None:

@@ -11,11 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from unittest import mock
 
 import sqlalchemy as sa
 import testscenarios
+import webob
 
 from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.metrics import exporter
+from cyborg_quota.metrics.exporter import LedgerApplication
 from tests import base, fixtures, hooks, trees
 from tests.faults import outages
 from tests.faults.load import Crew, Ledger
@@ -46,6 +50,38 @@ class TestPaused(OwnServerTestCase):
         # One statement timeout, not two: no other variant of the call is tried, and no retry follows after the
         # deadline. (One caller has the pooled connection.)
         self.assertLessEqual(len(sent), 1, sent)
+
+    def test_a_scrape_of_the_metrics_gets_503_in_time(self) -> None:
+        """The database is suspended while another scrape reads it, and then stopped."""
+        server = self.start()
+        engine = self.ledger_on(server).make_engine()
+        self.addCleanup(engine.close)
+        application = LedgerApplication(engine, ["*"])
+        self.assertEqual(200, self.scrape(application))
+        server.pause()
+        self.addCleanup(server.resume)
+        with futures.ThreadPoolExecutor(3) as pool:
+            with mock.patch.object(engine, "ping", lambda: True):  # it was suspended after its ping
+                stuck = pool.submit(self.scrape, application)
+                time.sleep(0.5)
+            self.assertEqual([503, 503], list(pool.map(self.scrape_in_time, [application] * 2)))
+            server.resume()
+            self.assertEqual(200, stuck.result(60.0))
+        self.assertEqual(200, self.scrape_in_time(application))
+        server.stop()
+        for _ in range(2):
+            self.assertEqual(503, self.scrape_in_time(application))
+        server.start()
+        self.assertEqual(200, self.scrape(application))
+
+    def scrape(self, application: LedgerApplication) -> int:
+        return int(webob.Request.blank(exporter.PATH).get_response(application).status_int)
+
+    def scrape_in_time(self, application: LedgerApplication) -> int:
+        began = time.monotonic()
+        status = self.scrape(application)
+        self.assertLess(time.monotonic() - began, 2.0)
+        return status
 
     def test_silent_from_an_early_statement(self) -> None:
         """The server is silent from the n-th statement of a process on: SQLAlchemy's queries, our settings, our schema
