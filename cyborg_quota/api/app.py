@@ -25,6 +25,8 @@ from cyborg_quota.policy import Policy
 
 CONFIRMED: Final = "HTTP_X_IDENTITY_STATUS"
 """The header by which keystonemiddleware says that the token is valid: ``Confirmed``."""
+TOKEN_AUTH: Final = "keystone.token_auth"
+"""What keystonemiddleware adds to the environment of each request. No header of a client can."""
 
 
 CallLedger = Callable[..., None]
@@ -52,9 +54,13 @@ class QuotaAPI:
         call_ledger: CallLedger = call_directly,
         max_limit: int = 1000,
         statement_timeout_seconds: int = 8,
+        believes_headers: bool = False,
     ) -> None:
-        """``max_limit``: of the entries of a page. ``statement_timeout_seconds``: of each statement, also of lists."""
+        """``max_limit``: of the entries of a page. ``statement_timeout_seconds``: of each statement, also of lists.
+        ``believes_headers``: the headers name the user, also without keystonemiddleware.
+        """
         self._engine = engine
+        self._believes_headers = believes_headers
         self._policy = rules
         self._versions = versions or VersionRange()
         self._call_ledger = call_ledger
@@ -101,7 +107,8 @@ class QuotaAPI:
             resp.media = answer
 
     def _authenticate(self, req: falcon.Request) -> Any:
-        if req.env.get(CONFIRMED) != "Confirmed":
+        is_validated = TOKEN_AUTH in req.env or self._believes_headers
+        if not is_validated or req.env.get(CONFIRMED) != "Confirmed":
             raise Refused(401, errors.NO_TOKEN)
         context: Any = oslo_context.RequestContext.from_environ(req.env)
         context.is_admin = False

@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from cyborg_quota.api.app import CallLedger, QuotaAPI, call_directly, make_app
 from cyborg_quota.api.microversions import HEADER, VersionRange, make_discovery
 from cyborg_quota.api.operations import OPERATIONS
+from cyborg_quota.conf import opts
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.policy import Policy
+
+LOG = logging.getLogger(__name__)
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -32,19 +36,29 @@ def make_bare_application(
     versions: VersionRange | None = None,
     call_ledger: CallLedger = call_directly,
 ) -> Application:
-    """The API without middleware: whatever is in front of it must validate tokens as keystonemiddleware does.
+    """The API without middleware. Without keystonemiddleware in front of it, it answers 401 to each request.
 
-    ``call_ledger``: see QuotaAPI.
+    That is different with ``[api] auth = noauth``. ``call_ledger``: see QuotaAPI.
     """
-    options = {"max_limit": conf.api.max_limit, "statement_timeout_seconds": conf.quota.statement_timeout}
+    if conf.api.auth == opts.NO_AUTH:
+        LOG.warning(
+            "[api] auth = noauth: THE REST API OF QUOTA VALIDATES NO TOKEN. Each client may claim to be an admin."
+        )
+    options = {
+        "max_limit": conf.api.max_limit,
+        "statement_timeout_seconds": conf.quota.statement_timeout,
+        "believes_headers": conf.api.auth == opts.NO_AUTH,
+    }
     return make_app(QuotaAPI(engine, Policy(conf), versions=versions, call_ledger=call_ledger, **options))
 
 
 def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Application:
-    """The API with keystonemiddleware and ``wrap``."""
-    from keystonemiddleware import auth_token
+    """The API with keystonemiddleware, unless ``[api] auth`` is noauth, and ``wrap``."""
+    application = make_bare_application(conf, engine)
+    if conf.api.auth != opts.NO_AUTH:
+        from keystonemiddleware import auth_token
 
-    application = auth_token.AuthProtocol(make_bare_application(conf, engine), {"oslo_config_config": conf})
+        application = auth_token.AuthProtocol(application, {"oslo_config_config": conf})
     return wrap(_at(_VERSIONS, make_discovery(), application), conf)
 
 

@@ -12,6 +12,7 @@ from oslo_config import cfg, types
 from oslo_db import options as oslo_db_options
 
 DEFAULT_CONNECTION = "sqlite:///cyborg_quota.sqlite"
+KEYSTONE_AUTH, NO_AUTH = "keystone", "noauth"
 """The default of [database] connection: a file in the working directory."""
 
 OPTIONS: dict[str, list[cfg.Opt]] = {
@@ -261,6 +262,16 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             min=1,
             max=10_000,
             help="The maximum number of entries of a page, also if a request asks for more.",
+        ),
+        cfg.StrOpt(
+            "auth",
+            default=KEYSTONE_AUTH,
+            choices=[
+                (KEYSTONE_AUTH, "keystonemiddleware validates the token of each request"),
+                (NO_AUTH, "no token is needed: each client may claim to be any user, also an admin. For tests only"),
+            ],
+            help="Who says which user makes a request of the REST API. Under Cyborg's API, keystonemiddleware must be in "
+            "its api-paste.ini.",
         ),
     ],
     "cyborg": [

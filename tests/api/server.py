@@ -42,6 +42,7 @@ class NamedTokens:
             del environ[name]
         user, _, rest = environ.get("HTTP_X_AUTH_TOKEN", "").partition("@")
         project_id, _, roles = rest.partition(":")
+        environ["keystone.token_auth"] = None
         environ["HTTP_X_IDENTITY_STATUS"] = "Confirmed" if user else "Invalid"
         environ |= {"HTTP_X_USER_ID": user, "HTTP_X_ROLES": roles}
         scopes = {"system": {"HTTP_OPENSTACK_SYSTEM_SCOPE": "all"}, "domain": {"HTTP_X_DOMAIN_ID": "default"}}

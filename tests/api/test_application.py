@@ -298,6 +298,30 @@ class TestCapacity(ApplicationTestCase):
             self.assertEqual(400, self.ask(f"/v2/quota_capacity?marker={marker}").status_int, marker)
 
 
+class TestIdentity(ApplicationTestCase):
+    """Without keystonemiddleware, the headers of a client are not believed."""
+
+    HEADERS = {"X-Identity-Status": "Confirmed", "X-Roles": "admin", "X-User-Id": "eve", "X-Project-Id": "p"}
+
+    def bare(self, **environ: Any) -> int:
+        request = webob.Request.blank("/v2/quotas", headers={**self.HEADERS, "keystone.token_auth": "forged"})
+        request.environ.update(environ)
+        return request.get_response(deploy.make_bare_application(self.conf, self.engine)).status_int
+
+    def test_forged_headers(self) -> None:
+        self.assertEqual(401, self.bare())
+        self.assertEqual(200, self.bare(**{"keystone.token_auth": object()}), "as keystonemiddleware")
+        self.assertNotIn("noauth", self.log.output)
+
+    def test_noauth_is_loud(self) -> None:
+        self.conf.set_override("auth", "noauth", "api")
+        self.assertEqual(200, self.bare())
+        self.assertIn("THE REST API OF QUOTA VALIDATES NO TOKEN", self.log.output)
+        application = deploy.make_application(self.conf, self.engine)
+        request = webob.Request.blank("/v2/quotas", headers=self.HEADERS)
+        self.assertEqual(200, request.get_response(application).status_int)
+
+
 class TestStranger(ApplicationTestCase):
     """I8: the answers about a project that exists and one that does not are the same, and cost the same."""
 

@@ -32,6 +32,7 @@ assert cyborg_quota.__file__.startswith(sys.argv[1]), cyborg_quota.__file__
 context, options = validation.admin_context(), ["--config-file", sys.argv[2]]
 conf = loading.load(cfg.ConfigOpts(), options)
 engine = cyborg_quota.make_engine(conf)
+conf.set_override("auth", "noauth", "api")
 assert main.main([*options, "db", "sync"]) == 0
 for limit in ("gpu=3", "fpga=1"):
     assert main.main([*options, "set", "p", limit]) == 0

@@ -132,6 +132,7 @@ class TestFlat(KeystoneTestCase):
         """Cyborg's specification: Alice."""
         self.reserve(self.p1, 4)
         self.reserve(self.p2, 1)
+        self.conf.set_override("auth", "noauth", "api")
         application = deploy.make_bare_application(self.conf, self.quotas)
         headers = {"X-Identity-Status": "Confirmed", "X-Roles": "admin", "X-User-Id": "alice", "X-Project-Id": "cloud"}
         found = testing.TestClient(application).simulate_get("/v2/quotas", headers=headers).json["quotas"]
