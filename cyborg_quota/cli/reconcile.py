@@ -144,7 +144,7 @@ class Reconcile(base.Lister):
         """Say what was repaired. Returns the differences that were not even changed. ``done``: the repaired ARQs."""
         own = [difference for difference in report.differences if difference.is_own]
         failed = sum(difference.arq not in done for difference in own)
-        self.print_message(f"repaired: {len(done)} differences.")
+        self.print_message(f"Differences repaired: {len(done)}.")
         if failed:
             self.status = REFUSED
             self.print_message(f"{failed} differences were not repaired; the log has the reasons.")

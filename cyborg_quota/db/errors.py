@@ -133,7 +133,8 @@ _CANCELED: Final = frozenset({"57014", 1969})
 
 def was_canceled(error: BaseException) -> bool:
     """Whether a statement reached its timeout."""
-    return code_of(error) in _CANCELED
+    code = code_of(error)  # (of other errors: their first argument, which may be of any type)
+    return isinstance(code, (str, int)) and code in _CANCELED
 
 
 _SQLITE_READ_ONLY: Final = "attempt to write a readonly database"

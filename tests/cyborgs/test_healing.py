@@ -69,8 +69,9 @@ class TestSharedLedger(HealTestCase):
         rows = ['"a ghost","not attached","east"', '"by hand","not attached","none"']
         self.assertEqual((1, rows), (listed.status, listed.out.splitlines()[1:]))
         self.assertIn("cyborg-quota: 1 of these ARQs have charges without a source", listed.err)
-        healed = self.reconcile("--heal", "--force", "-f", "csv", "-c", "arq")
-        self.assertEqual((1, ['"a ghost"']), (healed.status, healed.out.splitlines()[1:]))
+        healed = self.reconcile("--heal", "--force", "-f", "csv", "-c", "arq", "-c", "result")
+        rows = ['"a ghost","repaired"', '"by hand","not repaired"']
+        self.assertEqual((1, rows), (healed.status, healed.out.splitlines()[1:]))
         self.assertEqual(everybody, self.held())
 
     def test_the_charges_of_an_older_release(self) -> None:
@@ -84,7 +85,8 @@ class TestSharedLedger(HealTestCase):
         self.assertIn("cyborg-quota: 1 more ARQs are charged correctly, but without a source", reported.err)
         output = self.reconcile("--heal", "--claim-source", "-f", "csv", "-c", "arq")
         self.assertEqual((0, ['"arq"', '"a ghost"']), (output.status, output.out.splitlines()))
-        self.assertEqual("cyborg-quota: set the source of 2 charges that had none.\n", output.err)
+        said = "set the source of 2 charges that had none.", "Differences repaired: 1."
+        self.assertEqual("".join(f"cyborg-quota: {line}\n" for line in said), output.err)
         self.assertEqual({arq: "east"}, self.held())
         self.assert_agree()
 

@@ -100,7 +100,7 @@ class TestFound(ReconcileTestCase):
         healed = self.reconcile("--heal", "-f", "json")
         repaired = [{**row, "result": "repaired"} for row in rows]
         self.assertEqual((0, repaired), (healed.status, json.loads(healed.out)))
-        self.assertIn(f"repaired: {len(rows)} differences.", healed.err)
+        self.assertIn(f"Differences repaired: {len(rows)}.", healed.err)
         self.assertEqual(NOTHING, self.reconcile())
         self.assertEqual([(4, 1), (1, 0)], [self.figures(name) for name in ("fpga", "fpga.fake")])
         self.engine.rollback(ledger_base.ADMIN, consumer="in flight", project_id=self.project_id)

@@ -290,7 +290,8 @@ class TestCost(test_limits.LimitsTestCase):
             values = {"resource_affinity": "{}", "state": "available", "weight": 0, "threshold": 100, "generation": 0}
             rows = [{**values, "availability_zone": "", "name": f"other{pod}"} for pod in range(PODS)]
             connection.execute(models.pods.insert(), rows)
-        self.assertEqual({}, self.grown(before, self.read()))
+        grown = self.grown(before, self.read())
+        self.assertEqual({}, {name: rows for name, rows in grown.items() if name not in OF_ADMINS})
         self.assertEqual({}, self.grown(before_in_pod, self.returned_in_pod()))
 
     def returned_in_pod(self) -> dict[str, list[int]]:

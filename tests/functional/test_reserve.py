@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import traceback
 
 from cyborg_quota import UNLIMITED, Claim, Constraint, Over, Usage, exceptions
@@ -54,7 +55,8 @@ class TestLimits(base.LedgerTestCase):
         for resource in ("fpga", "gpu", "gpu.A100"):
             self.assertIn(f"resource {resource}:", str(error))
         self.assertNotIn("_Refused", "".join(traceback.format_exception(error)), "an internal exception")
-        self.assertEqual(list(map(str, error.overs)), list(map(str, self.quotas.check(self.context, request))))
+        checked = [dataclasses.replace(over, fits=None) for over in self.quotas.check(self.context, request)]
+        self.assertEqual(list(map(str, error.overs)), list(map(str, checked)), "check also says what fits")
         self.assertEqual([], self.quotas.list_reservations(base.ADMIN))
         self.assertEqual(Usage(0, 0, 0), self.quotas.get_usages(self.context)["fpga"])
 

@@ -9,7 +9,7 @@ import fixtures as fx
 
 from cyborg_quota import Inventory, exceptions
 from cyborg_quota.osc import quota
-from tests import base
+from tests import base, fixtures
 from tests.api import server, test_application, test_osc
 from tests.cli import base as cli
 from tests.functional import test_limits
@@ -42,7 +42,7 @@ class TestExample(test_limits.LimitsTestCase):
 
 
 class SurfacesTestCase(test_osc.OscTestCase, test_application.ApplicationTestCase):
-    scenarios = [("sqlite", {"backend": "sqlite"})]
+    scenarios = fixtures.SCENARIOS
 
     def on_host(self, *argv: str, **environment: str) -> Any:
         options = {"DATABASE__CONNECTION": self.url, "LIMITS__DRIVER": "database", **environment}
