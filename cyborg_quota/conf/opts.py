@@ -270,8 +270,8 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
                 (KEYSTONE_AUTH, "keystonemiddleware validates the token of each request"),
                 (NO_AUTH, "no token is needed: each client may claim to be any user, also an admin. For tests only"),
             ],
-            help="Who says which user makes a request of the REST API. (Under Cyborg's API, its api-paste.ini needs "
-            "keystonemiddleware.)",
+            help="Who says which user makes a request of the REST API. Under Cyborg's API, its api-paste.ini needs "
+            "keystonemiddleware.",
         ),
     ],
     "cyborg": [

@@ -198,16 +198,14 @@ class Projects(Subject):
     @admin_call
     def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:
         """Usage, own limits, number of overrides of at most MAX_LISTED_PROJECTS projects. For all limit drivers."""
-        is_list = isinstance(project_ids, (list, tuple, set, frozenset))
-        if not is_list or len(project_ids) > MAX_LISTED_PROJECTS:
-            raise exceptions.InvalidRequest(f"Give a list of at most {MAX_LISTED_PROJECTS} projects.")
-        names = [validation.check_name("project_id", name) for name in project_ids]
+        names = _checked(project_ids)
         return self._database.read(lambda connection: tables.holdings(connection, names))
 
     @admin_call
     def limits_in_force(self, context: Context, project_ids: Collection[str]) -> dict[str, dict[str, int]]:
         """The limits of at most MAX_LISTED_PROJECTS projects, by project and resource, with each limit driver."""
-        states = self._database.read(lambda connection: path_state.read_many(connection, sorted(project_ids)))
+        names = sorted(set(_checked(project_ids)))
+        states = self._database.read(lambda connection: path_state.read_many(connection, names))
         found: dict[str, dict[str, int]] = {}
         for key, limit in self._source.limits(states, self._resources.names()).items():
             found.setdefault(key.project_id, {})[key.resource] = limit
@@ -247,3 +245,11 @@ class Projects(Subject):
             if progress is not None:
                 progress(len(batch))
         return moves
+
+
+def _checked(project_ids: Collection[str]) -> list[str]:
+    """The projects. Raises InvalidRequest, InvalidName."""
+    is_list = isinstance(project_ids, (list, tuple, set, frozenset))
+    if not is_list or len(project_ids) > MAX_LISTED_PROJECTS:
+        raise exceptions.InvalidRequest(f"Give a list of at most {MAX_LISTED_PROJECTS} projects.")
+    return [validation.check_name("project_id", name) for name in project_ids]

@@ -200,7 +200,7 @@ class TestMissing(LimitsTestCase):
     def test_refused_with_the_command_that_sets_one(self) -> None:
         """Unless it is unlimited where configured."""
         error = self.assertRaises(exceptions.LimitNotSet, self.quotas.reserve, self.context, {"gpu": 1})
-        self.assertIn("cyborg-quota set --default gpu=10", str(error))
+        self.assertIn("`set --default gpu=10`", str(error))
         self.assertEqual([], self.engine.list_reservations(base.ADMIN))
         engine = self.make_limited(missing_is_unlimited=True)
         engine.reserve(self.context, {"gpu": 1000})

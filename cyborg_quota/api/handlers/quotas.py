@@ -40,7 +40,7 @@ def list_quotas(call: Call) -> Json:
     in_force = None
     if limits.read_only is not None:  # the stored limits and overrides do not apply
         by_project = {name: some for name, some in by_project.items() if any(one.used + one.reserved for one in some)}
-        in_force = limits.limits_in_force(call.elevated, by_project)
+        in_force = limits.limits_in_force(call.elevated, list(by_project))
     render_project = functools.partial(_project_quota, in_force)
     return call.page("quotas", list(by_project.items()), render_project, lambda one: one[0], following=following)
 
