@@ -168,6 +168,7 @@ class TestServer(cli.CliTestCase):
             "cyborg_quota_capacity_total",
             "cyborg_quota_capacity_used",
             "cyborg_quota_pod_measurement_age_seconds",
+            "cyborg_quota_project_info",  # (there is no Keystone here)
             # Nothing has been retried, and the conductor, which reserves, does not run here.
             "cyborg_quota_retries_total",
             "cyborg_quota_reserves_total",
