@@ -104,7 +104,7 @@ class LimitTree:
         path = [project_id]
         while (parent_id := self.parents.get(path[-1])) is not None:
             if parent_id in path:
-                raise exceptions.ProjectRefused(project_id, f"would lie below itself (through {parent_id})")
+                raise exceptions.ProjectRefused(project_id, f"would lie below itself: {path[-1]} is below it")
             path.append(parent_id)
         return path
 

@@ -119,13 +119,13 @@ class Projects(Subject):
         self._set_parent(context, project_id, parent_id, reason, is_new=True, is_unknown=not is_admin)
 
     def _require_child(self, project_id: str, parent_id: str | None) -> None:
-        """Raise ProjectRefused unless Keystone has the project below this parent, so that nobody takes that of others.
+        """Raise ProjectRefused unless Keystone has the project below this parent, so that nobody takes those of others.
 
         The error is the same for a project that Keystone has elsewhere and one that it does not have (I8).
         """
         if self._directory is None:
             raise exceptions.NotAuthorized(
-                "add_project", "Keystone's credentials in [oslo_limit], or an admin's context"
+                "add_project", "an admin's context, because the service has no credentials for Keystone ([oslo_limit])"
             )
         found = self._directory().get(project_id)
         if found is None or found.parent_id != parent_id:
