@@ -5,7 +5,7 @@ A transaction reads the rows, decides (transitions.py), changes their states and
 
 Concurrent calls may settle the same reservation (a commit, a rollback and an expiry). The loser's UPDATE changes fewer
 rows than it has read; it rolls back, reads again, and returns the result that the table of calls and states
-(doc/source/concepts.rst) defines for the new state.
+(doc/source/reference/concepts.rst) defines for the new state.
 """
 
 from __future__ import annotations

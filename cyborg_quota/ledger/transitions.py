@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state machine of reservations: permitted transitions, results of calls, effects on counters.
 
-Pure: no I/O, no clock. ``doc/source/concepts.rst`` contains the same table.
+Pure: no I/O, no clock. ``doc/source/reference/concepts.rst`` contains the same table.
 """
 
 from __future__ import annotations

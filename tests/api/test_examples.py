@@ -24,7 +24,7 @@ from tests.api import proxies, server
 from tests.servers import machine
 
 load_tests = testscenarios.load_tests_apply_scenarios
-PAGE = installing.TOP / "doc/source/rest-api.rst"
+PAGE = installing.TOP / "doc/source/api/index.rst"
 VARYING = re.compile(r"req-[0-9a-f-]{36}|[0-9a-f]{8}-[0-9a-f-]{27}|2026-\d\d-\d\dT[\d:.]+Z")
 
 

@@ -326,7 +326,7 @@ class ChartTest(SimulateCase):
 class HalfOfThePeakTest(SimulateCase):
     """The awk program of what-if.rst. (The page's trace is not part of the source tree.)"""
 
-    PAGE = pathlib.Path(__file__).parents[2] / "doc/source/what-if.rst"
+    PAGE = pathlib.Path(__file__).parents[2] / "doc/source/admin/what-if.rst"
 
     def test_the_example_of_the_documentation(self) -> None:
         self.configure()

@@ -25,7 +25,7 @@ from tests.cyborgs.starting import ProgramStarter, Starter
 from tests.servers import machine
 
 FILES = installing.TOP / "etc/wsgi"
-PAGE = installing.TOP / "doc/source/cyborg.rst"
+PAGE = installing.TOP / "doc/source/admin/cyborg.rst"
 PAGE_PROJECT = "131b7e9f8a7a4b8aab1876484861565c"
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 MOD_WSGI = pathlib.Path(f"/usr/lib/apache2/modules/mod_wsgi.so-{PYTHON.removeprefix('python')}")

@@ -87,18 +87,18 @@ class TestBuild(base.BaseTestCase):
         self.out = str(out)
         self.assertEqual((0, ""), (ended.status, ended.err))
 
-        page = pathlib.Path(self.out, "html/configuration.html").read_text()
+        page = pathlib.Path(self.out, "html/configuration/index.html").read_text()
         for group in ("quota", "limits", "cyborg"):
             for option in conf.opts.OPTIONS[group]:
                 self.assertIn(f'id="{group}.{option.name}"', page)
-        page = pathlib.Path(self.out, "html/reference.html").read_text()
+        page = pathlib.Path(self.out, "html/reference/python.html").read_text()
         for name in public_methods():
             self.assertIn(f'id="cyborg_quota.QuotaEngine.{name}"', page)
-        page = pathlib.Path(self.out, "html/cli.html").read_text()
+        page = pathlib.Path(self.out, "html/cli/index.html").read_text()
         for name, _ in main.Shell().command_manager:
             if name not in ("help", "complete"):
                 self.assertIn(f'id="{name.replace(" ", "-")}"', page)
-        page = pathlib.Path(self.out, "html/openstackclient.html").read_text()
+        page = pathlib.Path(self.out, "html/cli/openstack.html").read_text()
         for name in table.operations():
             self.assertIn(f'id="accelerator-quota-{name.replace(" ", "-")}"', page)
 
@@ -121,25 +121,25 @@ class TestNames(base.BaseTestCase):
 
     def test_every_call_is_explained(self) -> None:
         for name in public_methods():
-            self.assertIn(f"``{name}``", PAGES["doc/source/programming.rst"])
+            self.assertIn(f"``{name}``", PAGES["doc/source/reference/programming.rst"])
 
     def test_every_call_of_the_administration_is_named(self) -> None:
         for name in vars(Limits):
             if not name.startswith("_"):
-                self.assertIn(f"``{name}``", PAGES["doc/source/limits.rst"])
+                self.assertIn(f"``{name}``", PAGES["doc/source/admin/limits.rst"])
 
     def test_the_policy_rule_agrees_with_the_code(self) -> None:
-        self.assertIn(f'"{policy.RULE}": "{policy.DEFAULT}"', PAGES["doc/source/limits.rst"])
+        self.assertIn(f'"{policy.RULE}": "{policy.DEFAULT}"', PAGES["doc/source/admin/limits.rst"])
 
     def test_every_error_is_explained(self) -> None:
         for name, error in vars(exceptions).items():
             if isinstance(error, type) and issubclass(error, exceptions.QuotaError):
-                self.assertIn(f"``{name}``", PAGES["doc/source/concepts.rst"])
+                self.assertIn(f"``{name}``", PAGES["doc/source/reference/concepts.rst"])
 
     def test_the_options_of_the_database_and_their_defaults(self) -> None:
         self.useFixture(fx.EnvironmentVariable("OS_DATABASE__CONNECTION"))
         settings = fixtures.configuration()
-        table = table_named("doc/source/configuration.rst", "database-options")
+        table = table_named("doc/source/configuration/index.rst", "database-options")
         shown = {row[0]: row[1] for row in table[1:]}
         used = re.search(r"Used are (.*?)\. ", str(conf.opts.__doc__), re.DOTALL)
         assert used is not None
@@ -169,7 +169,7 @@ class TestCallTable(base.BaseTestCase):
     """The table of calls and states agrees with the code."""
 
     def test_every_cell(self) -> None:
-        header, *rows = table_named("doc/source/concepts.rst", "call-x-state")
+        header, *rows = table_named("doc/source/reference/concepts.rst", "call-x-state")
         calls = header[1:]
         self.assertEqual(["commit", "rollback", "release", "extend", "resize", "transfer", "expire"], calls)
         expected = [
@@ -279,7 +279,8 @@ class TestExamples(base.BaseTestCase):
     def test_embed(self) -> None:
         output = self.run_python(str(EXAMPLES / "embed.py"))
         self.assertEqual("attach here\nUsage(limit=-1, used=1, reserved=0)\n", output)
-        self.assertIn("    attach here\n    Usage(limit=-1, used=1, reserved=0)\n", PAGES["doc/source/programming.rst"])
+        page = PAGES["doc/source/reference/programming.rst"]
+        self.assertIn("    attach here\n    Usage(limit=-1, used=1, reserved=0)\n", page)
 
     def test_the_program_of_the_readme(self) -> None:
         found = re.search(r"(?m)^    from oslo_config.*\n(?:    .*\n|\n)*", PAGES["README.rst"])
@@ -362,7 +363,7 @@ class TestExamples(base.BaseTestCase):
 
     def test_pod_plugins(self) -> None:
         """They are found by the entry points that the page shows, and used in a selection."""
-        page = PAGES["doc/source/pods.rst"]
+        page = PAGES["doc/source/admin/pods.rst"]
         entries = re.findall(r"(?m)^   (cyborg_quota\.pod_\w+) =\n       (\w+ = pod_plugins:\w+)$", page)
         self.assertEqual(2, len(entries))
         self.install("pod_plugins", "".join(f"[{group}]\n{entry}\n" for group, entry in entries))
