@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -148,9 +147,9 @@ class DbQuotaDriver:
         """Whether the database can be reached now. One attempt of a few seconds; raises nothing."""
         return self._database.ping()
 
-    def limit_scans(self, seconds: int) -> contextlib.AbstractContextManager[None]:
-        """In this context, statements without a timeout have one. They raise StatementTimeout."""
-        return self._database.limit_scans(seconds)
+    def limit_scans(self, seconds: int) -> None:
+        """From now on, also full scans have a timeout. They raise StatementTimeout."""
+        self._database.limit_scans(seconds)
 
     def close(self) -> None:
         """Close all connections. The next call opens new ones."""

@@ -453,12 +453,12 @@ class QuotaEngine(Queries):
         """Whether the database is reachable: SELECT 1 on a new connection, with a timeout of a few seconds."""
         return self._driver.ping()
 
-    def limit_scans(self, seconds: int) -> contextlib.AbstractContextManager[None]:
-        """In this context, this thread's lists over all projects and audits raise StatementTimeout after ``seconds``.
+    def limit_scans(self, seconds: int) -> None:
+        """From now on, lists over all projects and audits raise StatementTimeout after ``seconds``.
 
-        Without it, they have no timeout. (SQLite: none.)
+        Without this call, they have no timeout. (SQLite: none.)
         """
-        return self._driver.limit_scans(seconds)
+        self._driver.limit_scans(seconds)
 
     def close(self) -> None:
         """Close the connections of the driver. The engine can still be used: it connects again."""

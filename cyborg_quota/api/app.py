@@ -65,7 +65,7 @@ class QuotaAPI:
         self._versions = versions or VersionRange()
         self._call_ledger = call_ledger
         self._max_limit = max_limit
-        self._statement_timeout_seconds = statement_timeout_seconds
+        engine.limit_scans(statement_timeout_seconds)
 
     def respond(self, operation: Operation, req: falcon.Request, resp: falcon.Response, **path: str) -> None:
         """Answer one request. Raises Refused or QuotaError."""
@@ -74,8 +74,7 @@ class QuotaAPI:
         for name, value in path.items():
             _check_name(name, value)
         data = None if operation.body is None else requests.read_data(req)  # before the ledger: a client may be slow
-        with self._engine.limit_scans(self._statement_timeout_seconds):
-            self._call_ledger(functools.partial(self._respond, data=data), operation, context, req, resp, path)
+        self._call_ledger(functools.partial(self._respond, data=data), operation, context, req, resp, path)
 
     def _respond(
         self,

@@ -14,7 +14,7 @@ import copy
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -41,13 +41,10 @@ _CONFLICT_WAIT_SHARE: Final = 48
 class _Call(threading.local):
     """The start time of this thread's call, if the call consists of several transactions: ``with call: ...``
 
-    ``scan_seconds``: the timeout of statements that otherwise have none; None: none.
-
     (A context manager made by contextlib takes five times as long, and each attach enters it twice.)
     """
 
     began: float | None = None
-    scan_seconds: int | None = None
 
     def __enter__(self) -> None:
         self.began = time.monotonic()
@@ -91,6 +88,7 @@ class _Pool:
         self.runs_single_statements: bool | None = None  # unknown before the first connection
         self.has_written = False
         self.on_retry: Callable[[str], None] | None = None
+        self.scan_seconds: int | None = None
         self._lock = threading.Lock()
         self._opened: tuple[sa.Engine, ConnectionCache] | None = None
         self._parents: list[tuple[sa.Engine, ConnectionCache]] = []  # referenced, so that they are not closed
@@ -153,7 +151,7 @@ class Database:
 
     @property
     def untimed(self) -> Database:
-        """The same database and pool, for transactions whose statements have no timeout: full scans."""
+        """The same database and pool, for transactions whose statements have no timeout, or another: full scans."""
         return self._with_limits(statement_timeout_seconds=None)
 
     @property
@@ -191,17 +189,12 @@ class Database:
         """
         return self._call
 
-    @contextlib.contextmanager
-    def limit_scans(self, seconds: int) -> Iterator[None]:
-        """In this context, this thread's statements without a timeout (see ``untimed``) have one, and no retry.
+    def limit_scans(self, seconds: int) -> None:
+        """From now on, also the statements of ``untimed`` have a timeout, and no retry: they raise StatementTimeout.
 
-        They raise StatementTimeout. SQLite has no timeout.
+        SQLite has no timeout.
         """
-        self._call.scan_seconds = seconds
-        try:
-            yield
-        finally:
-            self._call.scan_seconds = None
+        self._pool.scan_seconds = seconds
 
     def write(self, work: Work[T], single_statement: Work[T | None] | None = None) -> T:
         """Run ``work(connection)`` in one transaction. Retry the whole transaction after a transient error.
@@ -328,13 +321,12 @@ class Database:
 
     def _may_do_again(self, error: BaseException) -> bool:
         """Retry on a read-only server only if this process has written before (a failover); else the URL is wrong."""
-        if self._ended_a_scan(error):
-            return False
-        return errors.may_do_again(error) and (self._pool.has_written or not errors.is_read_only(error))
+        has_failed_over = self._pool.has_written or not errors.is_read_only(error)
+        return has_failed_over and errors.may_do_again(error) and not self._ended_a_scan(error)
 
     def _ended_a_scan(self, error: BaseException) -> bool:
         """Whether the error is the timeout of ``limit_scans``."""
-        is_scan = self._settings.statement_timeout_seconds is None and self._call.scan_seconds is not None
+        is_scan = self._settings.statement_timeout_seconds is None and self._pool.scan_seconds is not None
         return is_scan and errors.was_canceled(error)
 
     def _is_over(self, began: float) -> bool:
@@ -344,8 +336,8 @@ class Database:
         connections, cached = self._acquire()
         connection = cached.connection
         settings = self._settings
-        if settings.statement_timeout_seconds is None and self._call.scan_seconds is not None:
-            settings = dataclasses.replace(settings, statement_timeout_seconds=self._call.scan_seconds)
+        if settings.statement_timeout_seconds is None:
+            settings = dataclasses.replace(settings, statement_timeout_seconds=self._pool.scan_seconds)
         has_run = False
         try:
             if cached.autocommit:

@@ -82,7 +82,7 @@ class TestReads(test_limits.LimitsTestCase):
             self.assertRaises(exceptions.DatabaseUnavailable, self.impatient.reserve, base.Context("p7"), {"gpu": 1})
 
     def test_a_list_that_takes_too_long(self) -> None:
-        """A list over all projects has no timeout; within limit_scans it has one, and is not retried."""
+        """A list over all projects has no timeout; after limit_scans it has one, and is not retried."""
         if self.backend == "sqlite":
             self.skipTest("SQLite has no timeout of a statement.")
         engine = self.make_engine()
@@ -90,8 +90,8 @@ class TestReads(test_limits.LimitsTestCase):
         lock = {"mariadb": "LOCK TABLES reservations WRITE", "postgresql": "LOCK TABLE reservations"}[self.backend]
         with self.sql.connect() as connection:
             connection.exec_driver_sql(lock)
-            with engine.limit_scans(1):
-                self.assertRaises(exceptions.StatementTimeout, engine.list_reservations, base.ADMIN, limit=1)
+            engine.limit_scans(1)
+            self.assertRaises(exceptions.StatementTimeout, engine.list_reservations, base.ADMIN, limit=1)
             if self.backend == "mariadb":
                 connection.exec_driver_sql("UNLOCK TABLES")
         self.assertEqual(1, len(engine.list_reservations(base.ADMIN, limit=1)))
