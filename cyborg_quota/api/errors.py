@@ -15,7 +15,6 @@ import falcon
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.safe_repr import safe_repr
 
 LOG = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ def project_not_found(project_id: str) -> Refused:
 def translate(error: exceptions.QuotaError) -> Refused:
     """The error for the caller of an error of the engine."""
     if isinstance(error, exceptions.InvalidRequest):
-        return Refused(400, _message(error))
+        return Refused(400, str(error))
     if isinstance(error, exceptions.NotAuthorized):
         return Refused(403, f"The policy does not allow you to make this call: it needs {error.needs}.")
     if isinstance(error, (exceptions.NotFound, exceptions.LimitsChanged)):
@@ -96,14 +95,6 @@ def translate(error: exceptions.QuotaError) -> Refused:
         return Refused(503, *reason, retry_after_seconds=seconds)
     LOG.error("The API answers 500: %s", error, exc_info=error)
     return Refused(500, INTERNAL)
-
-
-def _message(error: exceptions.InvalidRequest) -> str:
-    """The message for a user, which does not say what an operator can do."""
-    if not isinstance(error, exceptions.UnknownResource):
-        return str(error)
-    unknown = ", ".join(map(safe_repr, error.unknown))
-    return f"Unknown resource {unknown}; registered resources: {', '.join(error.known) or 'none'}."
 
 
 def serialize(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError) -> None:

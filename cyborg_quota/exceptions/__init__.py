@@ -131,14 +131,14 @@ class InvalidName(InvalidRequest, text="Invalid {field} {value!r}: {reason}."):
 class UnknownResource(InvalidRequest):
     """The request names a resource that is not registered."""
 
-    next_step = "To register it: cyborg-quota resource create"
+    next_step = "To register it, run `cyborg-quota resource create`, or add it to [quota] resources."
 
     def __init__(self, unknown: Iterable[str], known: Iterable[str]) -> None:
         self.unknown = sorted(unknown)
         self.known = sorted(known)
         super().__init__(
             f"Unknown resource {', '.join(map(safe_repr, self.unknown))}; registered resources: "
-            f"{', '.join(self.known) or 'none'}. Register it, or add it to [quota] resources."
+            f"{', '.join(self.known) or 'none'}."
         )
 
 
