@@ -16,7 +16,7 @@ from cyborg_quota.cli import output, projects
 from cyborg_quota.cli.errors import DONE, REFUSED, print_line
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.surface import formats
-from cyborg_quota.surface.operations import Arguments, Operation, add_to, is_table
+from cyborg_quota.surface.operations import Arguments, Operation, add_to
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:
@@ -150,11 +150,6 @@ class Run(Command):
         parser = super().get_parser(prog_name)
         self.operation.add_to(parser)
         return parser
-
-    @property
-    def is_short(self) -> bool:
-        """Whether the output is a table without a selection of columns."""
-        return is_table(self.parsed)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         operation, self.parsed = self.operation, parsed_args

@@ -13,7 +13,17 @@ from cyborg_quota.cli import base, limit_file, projects
 from cyborg_quota.cli.errors import REFUSED, BadUsage, printable
 from cyborg_quota.limits import operations
 from cyborg_quota.surface import arguments, formats, paging
-from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, Table, cells, columns, sentences
+from cyborg_quota.surface.operations import (
+    Argument,
+    Column,
+    OneOf,
+    Operation,
+    Table,
+    cells,
+    columns,
+    is_table,
+    sentences,
+)
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, LimitRecord, RecordedChange, UsageRecord
 from cyborg_quota.types.limits import TreeRow
 from cyborg_quota.validation import Context
@@ -86,7 +96,7 @@ def _limits_in_pods(run: base.Run, project_id: str | None, pod: str, **page: Any
 def _tree(run: base.Run, rows: Sequence[TreeRow], *, is_indented: bool = True, **page: Any) -> Table:
     """Rows of the project tree. A table indents by depth; other formats have the columns parent_id and depth."""
     project = Column("project_id", value=lambda row: formats.indented(row.project_id, row.depth if is_indented else 0))
-    position = () if run.is_short else _TREE_POSITION
+    position = () if is_table(run.parsed) else _TREE_POSITION
     return Table(
         (project, *position, *_TREE_FIGURES), paging.page(rows, lambda row: (row.project_id, row.resource), **page)
     )
@@ -246,10 +256,8 @@ def _show(
     ancestors: bool,
     **page: Any,
 ) -> Table:
+    _check_scope(project_id, pod, default=default, total=total)
     run.noun = "usage" if usage else "limit"
-    whole = "--default" if default else "--total" if total else None
-    if whole is not None and (project_id is not None or pod is not None):
-        raise BadUsage(f"{whole} cannot be combined with a project or --pod.")
     if total:
         totals = run.engine.limits.list_total_limits(run.context)
         return Table(TOTAL_COLUMNS, paging.page(totals, lambda one: (one.resource,), ("resource",), **page))
@@ -258,8 +266,7 @@ def _show(
         records = [LimitRecord(None, resource, limit) for resource, limit in defaults]
         rows = paging.page(records, lambda one: (one.project_id, one.resource), **page)
         return Table(COLUMNS, [_limit_row(run.conf.limits.driver, one) for one in rows])
-    if project_id is None:
-        raise BadUsage("Name a project, or give --default or --total.")
+    assert project_id is not None  # as _check_scope has found out
     if pod == "":
         raise BadUsage("--pod needs the name of a pod.")
     if ancestors and pod is not None:
@@ -317,13 +324,10 @@ _SCOPE: Final = (
 
 
 def _check_scope(project_id: str | None, pod: str | None, *, default: bool, total: bool) -> None:
-    if default or total:
-        flag = "--default" if default else "--total"
-        if project_id is not None:
-            raise BadUsage(f"{flag} cannot be combined with a project.")
-        if pod is not None:
-            raise BadUsage(f"--pod cannot be combined with {flag}: defaults and totals have no limits per pod.")
-    elif project_id is None:
+    flag = "--default" if default else "--total" if total else None
+    if flag and (project_id is not None or pod is not None):
+        raise BadUsage(f"{flag} cannot be combined with a project or --pod.")
+    if not flag and project_id is None:
         raise BadUsage("Name a project, or give --default or --total.")
 
 

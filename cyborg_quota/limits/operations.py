@@ -190,10 +190,6 @@ def _resource(row: Mapping[str, Any]) -> str:
     return str(ResourceKey(row["resource"], row["pod"] or "")) if row["resource"] else ""
 
 
-def _before(row: Mapping[str, Any]) -> str:
-    return _value(row["before"], row["after"])
-
-
 def _after(row: Mapping[str, Any]) -> str:
     """The value after a change; of an override, with its end, and with its start if that was later."""
     at, start, until = (formats.brief(row[name]) for name in ("at", "from", "until"))
@@ -225,7 +221,7 @@ _CHANGE: Final = tuple(
         Column("provider", formats.Optional),
         Column("resource", formats.Optional, schema=_OPTIONAL, text=_resource),
         Column("pod", formats.Optional, schema=_OPTIONAL),
-        Column("before", schema=_OPTIONAL, text=_before),
+        Column("before", schema=_OPTIONAL, text=lambda row: _value(row["before"], row["after"])),
         Column("after", schema=_OPTIONAL, text=_after),
         Column("from", formats.timestamp, lambda one: one.starts_at, nullable(TIME), "start"),
         Column("until", formats.timestamp, schema=nullable(TIME)),

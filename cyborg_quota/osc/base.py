@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import itertools
+import operator
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -62,11 +63,6 @@ class Run(command.Command):
         """The REST API."""
         return QuotaClient(self.app.client_manager)
 
-    @property
-    def is_short(self) -> bool:
-        """Whether the output is a table without a selection of columns."""
-        return is_table(self.parsed)
-
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.allow_abbrev = False  # --project would be --project-domain in a command that has no --project
@@ -105,7 +101,7 @@ def remote(operation: Operation) -> Any:
     route = operation.route
     assert route is not None
     shown = operation.columns and [
-        one._replace(cell=_cell(one.cell), value=_member(one.member), title=_title(one.name))
+        one._replace(cell=_cell(one.cell), value=operator.methodcaller("get", one.member), title=_title(one.name))
         for one in operation.columns
         if one.schema is not None and one.cell is not None
     ]
@@ -134,19 +130,10 @@ def _title(name: str) -> str:
     return re.sub(r"\b(Id|Uuid)\b", lambda match: match[0].upper(), name.replace("_", " ").title())
 
 
-def _member(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    return lambda entry: entry.get(name)
-
-
 def _cell(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A value as the command line of the host shows it: tags as it takes them, and the number of parts."""
-    return lambda value: _text(value) if isinstance(value, (list, Mapping)) else of(value)
-
-
-def _text(value: Any) -> Any:
-    if isinstance(value, list):
-        return len(value)
-    return arguments.tags_text(value) if isinstance(value, Mapping) else value
+    texts: dict[type, Callable[[Any], Any]] = {list: len, dict: arguments.tags_text}
+    return lambda value: texts.get(type(value), of)(value)
 
 
 def _call(client: QuotaClient, operation: Operation, route: Route, given: dict[str, Any]) -> Any:
@@ -182,7 +169,8 @@ def _request(operation: Operation, route: Route, given: Mapping[str, Any]) -> tu
         if one.rest and one.name in given and given[one.name] not in (None, one.default)
     }
     if route.method in ("GET", "DELETE"):
-        return {name: _text(value) for name, value in values.items()}, None
+        tags = arguments.tags_text
+        return {name: tags(one) if isinstance(one, Mapping) else one for name, one in values.items()}, None
     for one in operation.arguments:  # one of them must be given: null is a value
         if isinstance(one, OneOf) and one.required:
             values.setdefault(one.arguments[0].rest, None)

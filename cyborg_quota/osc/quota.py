@@ -80,15 +80,12 @@ _CHANGES: Final = entries(
 
 
 def _resources(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The rows of an answer, or of an entry of a list: one for each resource, with the figures of its quota."""
-    for resource, one in sorted(entry["quota"].items()):
-        yield {**entry, "resource": resource, **(one if isinstance(one, dict) else {"limit": one})}
-
-
-def _with_usage(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The rows of an entry of the list of projects, with what the project holds."""
-    for resource in sorted({*entry["quota"], *entry["usage"]}):
-        yield {**entry, "resource": resource, "limit": entry["quota"].get(resource), **entry["usage"].get(resource, {})}
+    """The rows of an answer, or of an entry of a list: one for each resource, with its quota and its usage."""
+    quota, usage = entry["quota"], entry.get("usage", {})
+    for resource in sorted({*quota, *usage}):
+        one = quota.get(resource)
+        figures = one if isinstance(one, dict) else {"limit": one}
+        yield {**entry, "resource": resource, **figures, **usage.get(resource, {})}
 
 
 def _list(
@@ -119,9 +116,8 @@ def _list(
         nodes = run.client.pages("tree", f"{run.client.path(**owner)}/tree", limit, marker=marker)
         rows = (row for node in nodes for row in (_resources(node) if node["quota"] else [node]))
     else:
-        split = _with_usage if usage else _resources
         found = run.client.pages("quotas", "/quotas", limit, marker=marker, pod=pod)
-        rows = (row for one in found for row in split(one))
+        rows = (row for one in found for row in _resources(one) if usage or row["limit"] is not None)
     selected = (row for row in rows if resource in (None, row.get("resource")))
     return Table(columns if tree else (*_PROJECT_ID, *columns), selected)
 

@@ -79,11 +79,6 @@ def timestamp(value: datetime.datetime | str | None) -> Cell:
     return Optional(value)
 
 
-def with_text(value: Any, text: str | None) -> Cell:
-    """A value or a cell, with another text in a table."""
-    return Cell(value.machine_readable() if isinstance(value, Cell) else value, text or "")
-
-
 def brief(value: datetime.datetime | str | None) -> str:
     """The time of ``timestamp`` in a table that is wide: to the second."""
     return "" if value is None else f"{str(value)[:19].replace(' ', 'T')}Z"

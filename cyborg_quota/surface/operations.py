@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter, methodcaller
 from typing import Any, Final, NamedTuple
@@ -153,13 +154,18 @@ class Column(NamedTuple):
     value: Callable[[Any], Any] | None = None
     schema: Schema | None = None
     rest: str | None = None
-    text: Callable[[Mapping[str, Any]], str | None] | None = None
+    text: Callable[[Mapping[str, Any]], str] | None = None
     is_sparse: bool = False
     title: str | None = None
 
     def of(self, record: Any) -> Any:
         """The value of a record."""
         return getattr(record, self.name) if self.value is None else self.value(record)
+
+    def show(self, values: Mapping[str, Any]) -> Any:
+        """What the commands show, of the values of the row."""
+        shown = (self.cell or _plain)(values[self.name])
+        return shown if self.text is None else formats.Cell(formats.machine([shown])[0], self.text(values))
 
     @property
     def member(self) -> str:
@@ -201,12 +207,7 @@ def entries(*, cell: Callable[[Any], Any] = formats.Optional, **names: str) -> l
 
 def _row(shown: Columns, record: Any) -> tuple[Any, ...]:
     values = {column.name: column.of(record) for column in shown}
-    row = []
-    for column in shown:
-        if column.cell is not None:
-            value = column.cell(values[column.name])
-            row.append(value if column.text is None else formats.with_text(value, column.text(values)))
-    return tuple(row)
+    return tuple(column.show(values) for column in shown)
 
 
 def _is_empty(value: Any) -> bool:
@@ -220,7 +221,7 @@ def is_table(parsed: argparse.Namespace) -> bool:
 
 def sentences(run: Any, records: Sequence[Any], text: Callable[[Any], str]) -> Sequence[Any]:
     """The records. For a table without a selection of columns: none, after printing the text of each."""
-    if not records or not run.is_short:
+    if not records or not is_table(run.parsed):
         return records
     for one in records:
         print(text(one), file=run.app.stdout)
@@ -298,21 +299,18 @@ class Operation:
         if self.columns is None:
             return None
         columns, records = found if isinstance(found, Table) else (self.columns, found)
-        rows = [_row(columns, one) for one in (records if self.is_list else [records])]
         shown = [column for column in columns if column.cell is not None]
-        names = [column.title or column.name for column in shown]
-        if not self.is_list:
-            return names, rows[0]
-        if is_table(parsed):
+        rows = [_row(shown, one) for one in (records if self.is_list else [records])]
+        if self.is_list and is_table(parsed):
             hidden = () if getattr(parsed, "long", False) else self.long
             kept = [
-                index
-                for index, column in enumerate(shown)
-                if column.name not in hidden
+                column.name not in hidden
                 and not (column.is_sparse and rows and all(_is_empty(row[index]) for row in rows))
+                for index, column in enumerate(shown)
             ]
-            names, rows = [names[index] for index in kept], [tuple(row[index] for index in kept) for row in rows]
-        return names, rows
+            shown, rows = list(itertools.compress(shown, kept)), [tuple(itertools.compress(row, kept)) for row in rows]
+        names = [column.title or column.name for column in shown]
+        return names, rows if self.is_list else rows[0]
 
     def command(self, run: type, plain: type, lister: type, show: type) -> Any:
         """The command, which is also of the kind for what the call returns: nothing, records or one record."""
