@@ -6,9 +6,9 @@ See https://specs.openstack.org/openstack/api-sig/guidelines/microversion_specif
 
 from __future__ import annotations
 
-import dataclasses
+import types
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import falcon
 import microversion_parse
@@ -19,8 +19,7 @@ SERVICE_TYPE: Final = "accelerator"
 HEADER: Final = "OpenStack-API-Version"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class VersionRange:
+class VersionRange(NamedTuple):
     """The microversions that the API accepts. The defaults are those of Cyborg 17."""
 
     minimum: str = "2.0"
@@ -65,24 +64,18 @@ def make_discovery() -> Callable[..., Any]:
     """The version documents at ``/`` and ``/v2``, which need no token."""
     app = falcon.App()
     for path in ("/", "/v2", "/v2/"):
-        app.add_route(path, _Discovery(VersionRange()))
+        app.add_route(path, types.SimpleNamespace(on_get=_discover, on_head=_discover))
     return app
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Discovery:
+def _discover(req: falcon.Request, resp: falcon.Response) -> None:
     """See https://specs.openstack.org/openstack/api-sig/guidelines/consuming-catalog/version-discovery.html."""
-
-    versions: VersionRange
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        version = {
-            "id": "v2.0",
-            "status": "CURRENT",
-            "min_version": self.versions.minimum,
-            "max_version": self.versions.maximum,
-            "links": [{"rel": "self", "href": f"{req.prefix}/v2/"}],
-        }
-        resp.media = {"versions": [version]} if req.path == "/" else {"version": version}
-
-    on_head = on_get
+    versions = VersionRange()
+    version = {
+        "id": "v2.0",
+        "status": "CURRENT",
+        "min_version": versions.minimum,
+        "max_version": versions.maximum,
+        "links": [{"rel": "self", "href": f"{req.prefix}/v2/"}],
+    }
+    resp.media = {"versions": [version]} if req.path == "/" else {"version": version}

@@ -28,6 +28,7 @@ from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import projects
 from cyborg_quota.db.prepared import ListStatement, any_of, case_by_value, chunks, insert_many, update_each
+from cyborg_quota.types import grouped
 
 MAX_DEPTH: Final = 64
 """The greatest depth of the tree. It also ends the walk to the root in a cycle that was made by hand."""
@@ -236,13 +237,11 @@ def subtree_page(
     # How many projects below each of these are read. Those further on are less often of this page. (A walk has two
     # steps for each, and MariaDB makes 1,000 in one recursion.)
     most = {row.project_id: max(1, min(count, 2 * count // index)) for index, row in enumerate(siblings, 1)}
-    below: dict[str, list[tuple[int, str]]] = {}
-    for start, depth, project_id in connection.execute(_walk(most)) if most else ():
-        below.setdefault(start, []).append((depth, project_id))
+    below = grouped(connection.execute(_walk(most)) if most else (), lambda row: row.start)
     for row in siblings:
         descendants = below.get(row.project_id, [])
         found.append((row.depth, row.project_id))
-        found += [(row.depth + depth, name) for depth, name in descendants[: most[row.project_id]]]
+        found += [(row.depth + depth, name) for _, depth, name in descendants[: most[row.project_id]]]
         if len(found) > count or len(descendants) > most[row.project_id]:
             return found[:count], True
     return found, False

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cyborg_quota import exceptions, policy, validation
 from cyborg_quota.db import change_log, overrides, path_state, projects
@@ -37,9 +37,6 @@ from cyborg_quota.types import (
 )
 from cyborg_quota.types.limits import TreeRow, without_others
 from cyborg_quota.validation import Context
-
-if TYPE_CHECKING:
-    pass
 
 MAX_TREE_PROJECTS: Final = 400
 """The maximum number of projects in one call of tree_page. (A walk has two steps for each; MariaDB makes 1,000.)"""

@@ -13,7 +13,7 @@ from typing import Final
 
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, walk
 from cyborg_quota.limits.models import EnforcementModel, Flat
-from cyborg_quota.types import TOTAL, UNLIMITED, Constraint, LimitOverride, ResourceKey, UsageKey
+from cyborg_quota.types import TOTAL, UNLIMITED, Constraint, LimitOverride, ResourceKey, UsageKey, grouped
 from cyborg_quota.types.limits import Violation, shown
 
 _MAX_NAMED: Final = 3
@@ -36,11 +36,8 @@ class Timeline:
 
     def at(self, moment: datetime.datetime) -> LimitTree:
         """The limits that apply at ``moment``."""
-        limits = dict(self.tree.project_limits)
-        for one in self.overrides:
-            if one.starts_at <= moment < one.until:
-                limits[UsageKey(one.project_id, one.resource)] = one.limit
-        return dataclasses.replace(self.tree, project_limits=limits)
+        [(_, tree)] = self.sweep({moment: self.overrides})
+        return tree
 
     @property
     def keys(self) -> list[ResourceKey]:
@@ -64,11 +61,9 @@ class Timeline:
     ) -> Iterator[tuple[datetime.datetime, LimitTree]]:
         """The limits that apply at each of these boundaries, in order: one tree, changed where an override is.
 
-        So each boundary costs what changes there; ``at`` costs all limits and overrides.
+        So each boundary costs what changes there.
         """
-        by_key: dict[UsageKey, list[LimitOverride]] = {}
-        for one in self.overrides:
-            by_key.setdefault(UsageKey(one.project_id, one.resource), []).append(one)
+        by_key = grouped(self.overrides, lambda one: UsageKey(one.project_id, one.resource))
         before, applying = self.tree.project_limits, dict(self.tree.project_limits)
         tree = dataclasses.replace(self.tree, project_limits=applying)
         for moment in sorted(changed):

@@ -91,7 +91,7 @@ class TestDocument(base.BaseTestCase):
             day = text[:10]
             if text.endswith("\n") or int(day[8:]) > calendar.monthrange(int(day[:4]), int(day[5:7]))[1]:
                 return  # (the format date-time has no 31 February)
-            history.parse_time("until", text)
+            history.parse_time("until", {"until": text})
 
         hypothesis.settings(SETTINGS, max_examples=200)(hypothesis.given(times)(check))()
         for text in ("2026-01-31", "2026-01-31T24:00Z", "2026-01-31T08:00:60Z", "2026-01-31T08:00:00.1Z", "now", ""):

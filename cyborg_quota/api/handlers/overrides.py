@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from cyborg_quota import exceptions
 from cyborg_quota.api.call import Call, Json, render
-from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.handlers.history import parse_time
 from cyborg_quota.api.handlers.quotas import with_warnings
 
@@ -18,8 +17,8 @@ def set_override(call: Call) -> Json:
         call.context,
         wanted["quota"],
         call.project_id,
-        parse_time("until", wanted["until"]),
-        start=parse_time("start", wanted["start"]) if "start" in wanted else None,
+        parse_time("until", wanted),
+        start=parse_time("start", wanted),
         reason=call.body.get("reason"),
     )
     # Several overrides have no address of their own but that of their list.
@@ -33,4 +32,4 @@ def get_override(call: Call) -> Json:
     for one in found:
         if one.id == call.path["override_id"]:
             return {"override": render("Override", one)}
-    raise Refused(404, str(exceptions.OverrideNotFound(call.path["override_id"])))
+    raise exceptions.OverrideNotFound(call.path["override_id"])

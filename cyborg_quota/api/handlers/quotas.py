@@ -14,7 +14,7 @@ from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.handlers.history import parse_time
 from cyborg_quota.limits import operations
 from cyborg_quota.surface import paging
-from cyborg_quota.types import TOTAL, UNLIMITED, Headroom, Over, Usage, UsageRecord
+from cyborg_quota.types import TOTAL, UNLIMITED, Headroom, Over, UsageRecord
 from cyborg_quota.types.limits import Holding, TreeRow
 
 _DEFAULTS_UNKNOWN: Final = (
@@ -103,10 +103,7 @@ def _over(row: TreeRow) -> Json:
 def preview(call: Call) -> Json:
     """POST /v2/quota_preview"""
     body = call.body
-    span = None
-    if "until" in body:
-        start = parse_time("start", body["start"]) if "start" in body else None
-        span = (start, parse_time("until", body["until"]))
+    span = (parse_time("start", body), parse_time("until", body)) if "until" in body else None
     changes, refusal = operations.preview(
         call, body["quota"], body.get("project_id"), body.get("pod"), span, total=body.get("total", False)
     )
@@ -194,9 +191,13 @@ def set_limits(call: Call) -> Json:
         call.require_project(call.project_id)
     own = {} if pod is None else _limits_in(call, pod)
     if not call.body.get("force", False) and set(limits.values()) != {None}:
-        records = None if pod is None else _records_in(call, pod)
-        usages = call.engine.get_usages(call.as_project) if records is None else {r.resource: r.usage for r in records}
-        _refuse_below_usage(limits, usages, pod)
+        where = "" if pod is None else f" in pod {pod}"
+        usages = {one.resource: one.usage for one in _records_in(call, pod)}
+        held = {
+            name: (one.used + one.reserved, f"{one.used} in use and {one.reserved} reserved{where}")
+            for name, one in usages.items()
+        }
+        refuse_below_usage(limits, held)
     call.engine.limits.set_limits(
         call.context, limits, call.project_id, pod=pod, reason=call.body.get("reason"), generation=_generation(call)
     )
@@ -239,15 +240,16 @@ def _violation(over: Over, *, in_pod: bool) -> Json:
     }
 
 
-def _refuse_below_usage(limits: Mapping[str, int | None], usages: Mapping[str, Usage], pod: str | None) -> None:
-    """Raise Refused (409) for a limit below what the project holds now; as in Nova, other calls may change that."""
-    where = "" if pod is None else f" in pod {pod}"
-    problems = []
-    for resource, limit in sorted(limits.items()):
-        usage = usages.get(resource)
-        if usage is not None and limit not in (None, UNLIMITED) and limit < usage.used + usage.reserved:
-            held = f"{usage.used} in use and {usage.reserved} reserved"
-            problems.append(f"{resource}: {limit} is less than {held}{where}")
+def refuse_below_usage(limits: Mapping[str, int | None], held: Mapping[str, tuple[int, str]]) -> None:
+    """Raise Refused (409) for a limit below what is held now; as in Nova, other calls may change that.
+
+    ``held``: the sum and its parts in words, by resource.
+    """
+    problems = [
+        f"{resource}: {limit} is less than {held[resource][1]}"
+        for resource, limit in sorted(limits.items())
+        if resource in held and limit not in (None, UNLIMITED) and limit < held[resource][0]
+    ]
     if problems:
         raise Refused(
             409, f"{'; '.join(problems)}. Nothing was changed. Use force to set the limit.", "limit_below_usage"
@@ -262,7 +264,7 @@ def _pod(call: Call, given: Mapping[str, Any]) -> str | None:
     return pod
 
 
-def _records_in(call: Call, pod: str) -> list[UsageRecord]:
+def _records_in(call: Call, pod: str | None) -> list[UsageRecord]:
     return call.engine.get_detail(call.elevated, call.project_id, pod=pod)
 
 
