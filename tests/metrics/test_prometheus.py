@@ -28,7 +28,7 @@ from tests.servers.prometheus import RULES, Prometheus, promtool
 
 TOP = pathlib.Path(__file__).parents[2]
 ETC = TOP / "etc"
-PAGE = TOP / "doc/source/admin/metrics.rst"
+PAGE = TOP / "doc/source/admin/operating.rst"
 DASHBOARD = ETC / "grafana/cyborg_quota.json"
 RATED = ETC / "cloudkitty/metrics.yml"
 RULES_TESTS = sorted(pathlib.Path(__file__).parent.glob("*_test.yaml"))
