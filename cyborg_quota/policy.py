@@ -120,8 +120,8 @@ _CALLS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
     RESOURCES: (f"{_ADMIN_OR_SERVICE} or role:reader", "List the resources, and what describes them.", ()),
     CREATE_RESOURCES: (f"rule:{ADMIN}", "Add resources, and change what describes them.", ()),
 }
-_SCOPES: Final = ["project", "system"]
-"""A token for a domain has no rights here, whatever its roles are."""
+_SCOPES: Final = ["project"]
+"""As Cyborg's. A token for a domain or for the system has no rights here, whatever its roles are."""
 
 SEE_PODS: Final = "cyborg_quota:pod:see"
 FITS_RULE: Final = "cyborg_quota:capacity:fits"
@@ -188,7 +188,7 @@ def list_rules() -> list[Any]:
         for name, (check, description, operations) in _CALLS.items()
     ]
     of_programs = [
-        policy.DocumentedRuleDefault(name, check, description, _operations(operations))
+        policy.DocumentedRuleDefault(name, check, description, _operations(operations), scope_types=_SCOPES)
         for name, (check, description, operations) in _OF_PROGRAMS.items()
     ]
     return [*of_programs, *personas, *calls]
