@@ -53,13 +53,11 @@ def _never(*_arguments: object) -> None:
 
 
 VARIANTS: Final = {
-    "no single statement": Variant(
-        ("mariadb", "postgresql"), [(Database, "_run_single_statement", _never)], "0022, 0037"
-    ),
+    "no single statement": Variant(("mariadb", "postgresql"), [(Database, "_run_single_statement", _never)], "0022"),
     "no connection cache": Variant(
         ("mariadb", "postgresql", "sqlite"),
         [(connect.ConnectionCache, "put", lambda _cache, cached: connect._return_to_pool(cached))],
-        "0037",
+        "0022",
     ),
 }
 """By name."""

@@ -5,7 +5,7 @@ python -m tests.servers run --durable --only mariadb --only postgresql -- python
 
 Both use one database, in one process each (reserve_side.py), one after the other in each round. The code before
 capacity is that of a commit of this repository, which must contain its history. What else was added since is measured
-too. (On SQLite, a reserve has had one more statement since then, for another reason: record 0037.)
+too. (On SQLite, a reserve has had one more statement since then, for another reason: record 0022.)
 """
 
 from __future__ import annotations

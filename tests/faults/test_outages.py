@@ -87,7 +87,7 @@ class TestKilled(OwnServerTestCase):
             connection.exec_driver_sql(self.FLUSH[self.backend])
         if self.backend == "postgresql":
             self.suspend_wal_writer(server)
-        # (One worker: calls that wait for each other are made durable by a statement of their own, see record 0025.)
+        # (One worker: calls that wait for each other are made durable by a statement of their own, see record 0022.)
         with ledger.crew(1, 0):
             machine.wait_until(lambda: ledger.journal.size > 2000, 30.0)
             server.kill()
