@@ -30,11 +30,11 @@ def definitions(path: pathlib.Path) -> set[str]:
 
 
 def references(text: str) -> list[tuple[str, str]]:
-    """(file, name) for each name that follows a file in a cell of the table."""
+    """(file, name) for each name that follows a file in an item of the list."""
     pairs = []
-    for cell in re.findall(r"(?ms)^     - (.*?)(?=^   \* - |^     - |^\S|\Z)", text):
+    for item in re.findall(r"(?ms)^\* (.*?)(?=^\S|\Z)", text):
         file = ""
-        for name in NAME.findall(cell):
+        for name in NAME.findall(item):
             if name.endswith(".py"):
                 file = name
             elif file and not name.endswith("/"):
@@ -54,9 +54,9 @@ class TestCodeMap(base.BaseTestCase):
         self.assertEqual([], missing)
 
     def test_a_wrong_name_is_found(self) -> None:
-        cell = "``engine.py``: ``QuotaEngine.reserve``, ``QuotaEngine.attic``; ``attic.py``: ``f``"
+        item = "``engine.py``: ``QuotaEngine.reserve``, ``QuotaEngine.attic``; ``attic.py``: ``f``"
         self.assertEqual(
             [("engine.py", "QuotaEngine.reserve"), ("engine.py", "QuotaEngine.attic"), ("attic.py", "f")],
-            references(f"   * - Rule\n     - {cell}\n"),
+            references(f"* Rule: {item}\n"),
         )
         self.assertNotIn("QuotaEngine.attic", definitions(PACKAGE / "engine.py"))
