@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Final
 
 from cyborg_quota import exceptions, policy
@@ -136,10 +137,21 @@ REPORT: Final = Operation(
     is free.
     """,
     "cyborg-quota capacity show",
-    lambda caller: caller.engine.capacity.report(caller.elevated),
+    lambda caller, **page: paging.page(
+        caller.engine.capacity.report(caller.elevated), lambda one: (one.resource,), ("resource",), **page
+    ),
+    paging.BY_RESOURCE,
     columns=_REPORT_COLUMNS,
     words="capacity show",
-    route=Route("GET", f"{_CAPACITY}/report", policy.CAPACITY, "resources", "ResourceReport", errors=(409,)),
+    route=Route(
+        "GET",
+        f"{_CAPACITY}/report",
+        policy.CAPACITY,
+        "resources",
+        "ResourceReport",
+        attrgetter("resource"),
+        errors=(409,),
+    ),
 )
 
 OPERATIONS: Final = (

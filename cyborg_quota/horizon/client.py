@@ -76,9 +76,13 @@ class QuotaClient:
             timeout=TIMEOUT_SECONDS,
         )
 
-    def quota(self, path: str, ids: Mapping[str, str] | None = None) -> Json:
-        """What the service says of each resource, by resource. A limit is None if none is set."""
-        return dict(sorted(self.call("GET", path, ids)["quota"].items()))
+    def quota(self, path: str, ids: Mapping[str, str] | None = None, **query: str) -> Json:
+        """What the service says of each resource, by resource, on all pages. A limit is None if none is set."""
+        answer = self.call("GET", path, ids, params=query)
+        for link in answer.get("quota_links", ()):
+            following = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(link["href"]).query))
+            answer["quota"].update(self.quota(path, ids, **following))
+        return dict(sorted(answer["quota"].items()))
 
     def usage(self, project_id: str) -> list[rows.Row]:
         """The limit, the usage and the headroom of each resource."""

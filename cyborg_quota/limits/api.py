@@ -16,7 +16,7 @@ from cyborg_quota.limits import document as documents
 from cyborg_quota.limits import limit_tree, tables
 from cyborg_quota.limits.document import Document
 from cyborg_quota.limits.limit_tree import LimitTree
-from cyborg_quota.limits.projects import Projects
+from cyborg_quota.limits.projects import MAX_LISTED_PROJECTS, Projects
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.subject import admin_call
 from cyborg_quota.types import (
@@ -286,7 +286,8 @@ class Limits(Projects):
         top = validation.optional_name("project_id", project_id)
         initial_limits = self.require_stored().initial_limits
         if top is None:
-            tree, state = self._whole_tree()
+            parents, state = self._database.read(path_state.read_tree)
+            tree = LimitTree(dict(state.defaults), dict(state.project_limits), parents, initial_limits)
             nodes = limit_tree.walk(tree.roots, tree.children_of)
             return limit_tree.rows(tree, state.counters, nodes, self.limit_if_missing)
 
@@ -348,21 +349,36 @@ class Limits(Projects):
 
     @admin_call
     def list_over(self, context: Context) -> list[TreeRow]:
-        """The rows whose usage exceeds the limit, after it was lowered; first those of total limits (TOTAL)."""
-        tree, state = self._whole_tree()
-        rows = [
-            TreeRow(TOTAL, None, 0, resource, limit, 0, state.counters[UsageKey(TOTAL, resource)].subtree)
-            for resource, limit in sorted(state.totals.items())
-        ]
-        nodes = limit_tree.walk(tree.roots, tree.children_of)
-        rows += limit_tree.rows(tree, state.counters, nodes, self.limit_if_missing)
-        return [row for row in rows if row.available is not None and row.available < 0]
+        """The rows of all pages of over_page, each as of one moment."""
+        found: list[TreeRow] = []
+        following: tuple[str, str] | None = ("", "")
+        while following is not None:
+            rows, following = self.over_page(context, following)
+            found += rows
+        return found
 
-    def _whole_tree(self) -> tuple[LimitTree, PathState]:
-        """The limits and the counters of all projects, of one moment. Raises LimitsReadOnly."""
-        initial_limits = self.require_stored().initial_limits
-        parents, state = self._database.read(path_state.read_tree)
-        return LimitTree(dict(state.defaults), dict(state.project_limits), parents, initial_limits), state
+    @admin_call
+    def over_page(
+        self, context: Context, after: tuple[str, str] = ("", ""), count: int = MAX_LISTED_PROJECTS
+    ) -> tuple[list[TreeRow], tuple[str, str] | None]:
+        """The rows whose usage exceeds the limit, after it was lowered: those of ``count`` projects that hold anything.
+
+        First those of total limits (TOTAL), then as the database sorts the projects; there may be none. ``after``: the
+        project and the resource of the last row of the page before; with the resource "", all rows of the project are
+        before. Also returns where the next page begins; None: there are no more. Raises LimitsReadOnly.
+        """
+        self.require_stored()
+        owner, resource = after
+        is_first = owner in ("", TOTAL)
+        names, last = self.list_holders(context, "" if is_first else owner, count)
+        names = names if is_first or not resource else [owner, *names]
+        states = self._database.read(lambda connection: path_state.read_states(connection, names)[1])
+        totals = self._read_totals() if is_first else []
+        rows = [TreeRow(TOTAL, None, 0, one.resource, one.limit, 0, one.held) for one in totals]
+        rows += self._subtree_rows([(0, name) for name in names], states)
+        over = [row for row in rows if row.available is not None and row.available < 0]
+        shown = [row for row in over if row.project_id != owner or row.resource > resource]
+        return shown, None if last is None else (last, "")
 
     # --- limits over all projects ---
 

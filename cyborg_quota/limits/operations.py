@@ -314,13 +314,7 @@ OPERATIONS: Final = (
         """,
         "cyborg-quota resource list -f json",
         _resources,
-        (
-            paging.LIMIT,
-            paging.marker(
-                "NAME", "start after the last row of this resource", nargs="+", schema=NAME, load=lambda name: [name]
-            ),
-            paging.RESOURCE,
-        ),
+        paging.BY_RESOURCE,
         _LISTED,
         has_names=False,
         words="resource list",

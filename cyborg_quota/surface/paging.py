@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from cyborg_quota.exceptions import InvalidRequest
 from cyborg_quota.surface.arguments import positive
-from cyborg_quota.surface.operations import Argument, Schema
+from cyborg_quota.surface.operations import NAME, Argument, Schema
 from cyborg_quota.types import MAX_NAME_BYTES, TOTAL
 
 Row = TypeVar("Row")
@@ -54,6 +54,14 @@ def paging(owner: str = "project", metavar: str = "ID") -> tuple[Argument, ...]:
     )
     option = marker((metavar, "RESOURCE"), text, nargs="+", schema=_WORDS, load=in_words)
     return LIMIT, option, RESOURCE
+
+
+BY_RESOURCE: Final = (
+    LIMIT,
+    marker("NAME", "start after the row of this resource", nargs="+", schema=NAME, load=lambda name: [name]),
+    RESOURCE,
+)
+"""The options for rows that are sorted by resource."""
 
 
 def position(after: list[str] | None, default: str | None = DEFAULT_MARKER) -> tuple[str | None, str | None] | None:

@@ -441,8 +441,8 @@ class TestMiddleware(ApplicationTestCase):
             pods.add(base.ADMIN, name)
             pods.set_usage(base.ADMIN, name, {"gpu": ResourceUse(8, 3)})
             capacity.add_provider(base.ADMIN, name)
-            capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(8)})
             self.engine.register_resource(name)
+            capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(8), name: Inventory(8)})
         admin.set_total_limits(base.ADMIN, {"fpga": 0, "gpu": 1, "north": 2})
         for project_id in ("detector", "elsewhere"):
             admin.set_limit(base.ADMIN, "gpu", 0, project_id)
@@ -459,7 +459,8 @@ class TestMiddleware(ApplicationTestCase):
             ("/v2/quota_resources", "resources", 5),
             ("/v2/quota_projects", "projects", 5),
             ("/v2/quota_providers", "providers", 3),
-            ("/v2/quota_capacity", "capacity", 3),
+            ("/v2/quota_capacity", "capacity", 6),
+            ("/v2/quota_capacity/report", "resources", 3),
             ("/v2/quota_pods", "pods", 3),
             ("/v2/quota_pod_usages", "usages", 3),
         ):

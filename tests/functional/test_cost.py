@@ -21,6 +21,7 @@ from cyborg_quota.db import models
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.sources.config import ConfigLimitDriver
 from cyborg_quota.limits.sources.keystone_client import Project
+from cyborg_quota.types import TOTAL
 from tests import base, clouds, fixtures
 from tests.api import server
 from tests.functional import test_limits
@@ -276,6 +277,20 @@ class TestCost(test_limits.LimitsTestCase):
         found = self.measure({name: call(given) for name, given in filters.items()}, self.make_limited())
         most = 2_000 if self.backend == "sqlite" else 200
         self.assertEqual({}, {name: rows for name, rows in found.items() if sum(rows) > most})
+
+    def test_a_page_of_what_exceeds_a_limit_reads_few_projects(self) -> None:
+        """Not the whole tree; also if nothing exceeds a limit. The pages lead to everything that does."""
+        calls: dict[str, Call] = {"over_page": lambda engine: engine.limits.over_page(base.ADMIN, count=5)}
+        found = []
+        for first, last in ((0, 400), (400, 2_000)):
+            clouds.add_projects(self.sql, first, last)
+            found.append(self.measure(calls, self.make_limited()))
+        self.assertEqual({}, self.grown(*found))
+        self.engine.reserve(base.Context("p1999"), {"gpu": 1})
+        self.admin.set_limits(base.ADMIN, {"gpu": 0}, "p1999")
+        self.admin.set_total_limits(base.ADMIN, {"gpu": 0})
+        over = [(row.project_id, row.resource) for row in self.admin.list_over(base.ADMIN)]
+        self.assertEqual([(TOTAL, "gpu"), ("p1999", "gpu")], over)
 
     def test_usage_of_other_pods_is_not_read(self) -> None:
         """Neither by the calls that name no pod, nor by those that name another one."""

@@ -92,6 +92,7 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "tree": {},
     "path": {"project_id": VICTIM},
     "list_over": {},
+    "over_page": {},
     "export_limits": {},
     "import_limits": {"document": {}},
     "is_known_project": {"project_id": VICTIM},

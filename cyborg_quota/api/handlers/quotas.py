@@ -80,14 +80,12 @@ def _list_quotas_in_pod(call: Call, pod: str) -> Json:
 
 def list_over(call: Call) -> Json:
     """GET /v2/quota_over"""
-    rows = paging.page(
-        call.engine.limits.list_over(call.elevated),
-        lambda row: (row.project_id, row.resource),
-        limit=call.limit + 1,
-        after=paging.in_words(call.query["marker"]) if "marker" in call.query else None,
-        resource=None,
+    owner, resource = [*paging.in_words(call.query.get("marker", "")), ""][:2]
+    rows, after = call.engine.limits.over_page(call.elevated, (owner, resource), call.limit)
+    following = after and paging.in_one_word(after)
+    return call.page(
+        "over", rows, _over, lambda row: paging.in_one_word((row.project_id, row.resource)), following=following
     )
-    return call.page("over", rows, _over, lambda row: paging.in_one_word((row.project_id, row.resource)))
 
 
 def _over(row: TreeRow) -> Json:
