@@ -84,6 +84,12 @@ _BOUND_POD: Final = described(
 )
 _SET_LIMITS: Final = _requested(ref("Limit"), "New limits; the limits of other resources stay.")
 
+_IN_FORCE: Final[Schema] = {
+    "type": "string",
+    "enum": ["override", "own", "default"],
+    "description": "An override that applies now, the project's own limit, or the limit of a project without one.",
+}
+
 COMPONENTS: Final[dict[str, Schema]] = {
     "Limit": _LIMIT,
     "Limits": _by_resource(
@@ -125,6 +131,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
                     )
                 ),
                 "The override that determines ``limit`` now; null: none does.",
+            ),
+            "in_force": described(
+                nullable(_IN_FORCE), "What ``limit`` is; null: it is set elsewhere, or the call names a pod."
             ),
         }
     ),
@@ -365,6 +374,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "usage": _by_resource(
                 object_of({"in_use": COUNT, "reserved": COUNT}), "What the project itself holds of each resource."
             ),
+            "in_force": _by_resource(_IN_FORCE, "What determines the limit of each resource, if that is set here."),
         }
     ),
     "ProjectQuotas": list_of("quotas", ref("ProjectQuota")),

@@ -152,5 +152,6 @@ HOLDING: Final = (_column.project_id, HAS_NOT_ENDED)
 
 
 def of_projects_query(project_ids: Sequence[str]) -> sa.Select[Any]:
-    """The query for the overrides of these projects that have not ended."""
-    return sa.select(*_KEY).where(_column.project_id.in_(project_ids), HAS_NOT_ENDED)
+    """The query for the overrides of these projects that have not ended; ``is_active``: 1 for those that have begun."""
+    is_active = sa.case((_column.starts_at <= clock.utc_now(), 1), else_=0).label("is_active")
+    return sa.select(*_KEY, is_active).where(_column.project_id.in_(project_ids), HAS_NOT_ENDED)

@@ -12,7 +12,6 @@ from urllib.parse import quote_plus
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 from horizon import tables
-from horizon.utils import filters
 
 from cyborg_quota.horizon import client, texts
 
@@ -51,7 +50,7 @@ def column(title: Any, value: Any = None, kind: Any = tables.Column, **options: 
 
 def time_column(title: Any) -> Callable[[str], Any]:
     """A column with a time of the service, shown in the time zone of the user."""
-    return column(title, filters=(filters.parse_isotime,))
+    return lambda name: column(title, lambda row: texts.moment(row[name]))(name)
 
 
 def make_table(
@@ -257,7 +256,7 @@ HistoryTable = make_table(
     "history",
     _("History"),
     {
-        "at": column(_("At"), lambda change: texts.moment(change["at"])),
+        "at": time_column(_("At")),
         "action": _("Change"),
         "resource": column(_("Resource"), resource_in_pod),
         "before": column(_("Before"), lambda change: texts.changed(change["before"])),

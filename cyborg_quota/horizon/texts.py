@@ -26,9 +26,9 @@ def limit(value: int | None) -> str:
     return _("Unlimited") if value == UNLIMITED else str(value)
 
 
-def moment(text: str) -> str:
+def moment(text: str | None) -> str | None:
     """A time of the service, in the time zone of the user."""
-    return str(timezone.localtime(filters.parse_isotime(text)).strftime("%Y-%m-%d %H:%M:%S"))
+    return text and str(timezone.localtime(filters.parse_isotime(text)).strftime("%Y-%m-%d %H:%M:%S"))
 
 
 def limit_in_force(usage: Row) -> str:

@@ -113,9 +113,9 @@ class HeadroomReader:
         names = sorted(held.union(resources))
         if pod is not None:
             return rooms.records(names, rooms.own_limits)
-        overrides = self._limits.overrides(rooms.state)
+        own = self._limits.set_for(rooms.state)
         records = rooms.records(names, self._limits.limits([rooms.state], names))
-        return [dataclasses.replace(one, override=overrides.get(one.resource)) for one in records]
+        return [dataclasses.replace(one, override=own.get(one.resource), is_own=one.resource in own) for one in records]
 
     def _bounds(self, state: PathState, resources: Collection[str]) -> PathLimits:
         """What limits a charge. Raises InvalidName for a project that the source of limits does not know."""

@@ -86,8 +86,8 @@ class LimitDriver(abc.ABC):
             found |= {one.key: one.limit for one in limits.constraints if one.key in found and one.project_id == leaf}
         return found
 
-    def overrides(self, state: PathState) -> Mapping[str, ActiveOverride]:
-        """The overrides that determine limits of the project of the state, by resource."""
+    def set_for(self, state: PathState) -> Mapping[str, ActiveOverride | None]:
+        """The resources for which a limit of the state's project is set: the override that applies now, or None."""
         return {}
 
     def path_of(self, project_id: str) -> Sequence[str] | None:

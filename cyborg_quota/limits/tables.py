@@ -249,10 +249,11 @@ def holdings(connection: Connection, project_ids: Collection[str]) -> list[Holdi
     if not all(key.is_whole for key in own_limits):
         parts = _held(connection, some, whole=False)
         held |= {key: parts[key] for key in own_limits if key in parts}
-    rows = connection.execute(overrides.of_projects_query(some))
+    rows = connection.execute(overrides.of_projects_query(some)).all()
     numbers = Counter(UsageKey(row.project_id, row.resource) for row in rows)
+    active = {UsageKey(row.project_id, row.resource) for row in rows if row.is_active}
     return [
-        Holding(key, *held.get(key, (0, 0)), own_limits.get(key), numbers[key])
+        Holding(key, *held.get(key, (0, 0)), own_limits.get(key), numbers[key], key in active)
         for key in sorted({*held, *own_limits, *numbers})
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import operator
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -56,6 +57,7 @@ def _otherwise(one: Mapping[str, Any]) -> formats.Cell:
 _PROJECT_ID: Final = entries(project_id="Project ID")
 _LIMITS: Final = (*entries(resource="Resource"), *entries(limit="Limit", cell=formats.Limit))
 _OWN_LIMITS: Final = (*entries(resource="Resource"), *entries(limit="Limit", cell=formats.OptionalLimit))
+_IN_FORCE: Final = Column("In Force", formats.Optional, operator.methodcaller("get", "in_force"), is_sparse=True)
 _HELD: Final = entries(in_use="In Use", reserved="Reserved")
 _DETAILS: Final = (
     *_LIMITS,
@@ -81,11 +83,11 @@ _CHANGES: Final = entries(
 
 def _resources(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The rows of an answer, or of an entry of a list: one for each resource, with its quota and its usage."""
-    quota, usage = entry["quota"], entry.get("usage", {})
+    quota, usage, in_force = entry["quota"], entry.get("usage", {}), entry.get("in_force", {})
     for resource in sorted({*quota, *usage}):
         one = quota.get(resource)
         figures = one if isinstance(one, dict) else {"limit": one}
-        yield {**entry, "resource": resource, **figures, **usage.get(resource, {})}
+        yield {**entry, "resource": resource, "in_force": in_force.get(resource), **figures, **usage.get(resource, {})}
 
 
 def _list(
@@ -106,9 +108,9 @@ def _list(
         raise exceptions.CommandError("A project needs --tree.")
     if over and marker is not None:
         raise exceptions.CommandError("--marker cannot be combined with --over.")
-    columns: Columns = _SUBTREE if over else _NODES if tree else _OWN_LIMITS
+    columns: Columns = _SUBTREE if over else _NODES if tree else _OWN_LIMITS if pod else (*_OWN_LIMITS, _IN_FORCE)
     if usage:
-        columns = (*_OWN_LIMITS, *_HELD)
+        columns = (*_OWN_LIMITS, *_HELD, _IN_FORCE)
     run.noun = "exceeded limit" if over else "project" if tree else "usage" if usage else "limit"
     if over:
         rows: Any = run.client.pages("over", "/quota_over", limit)

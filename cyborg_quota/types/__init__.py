@@ -316,7 +316,8 @@ class UsageRecord:
     """An entry of the usage list: a project, a resource and its usage.
 
     ``headroom`` is None if the list was read without it, or if the limits are unknown. ``pod``: the usage in this pod,
-    and the limit there; None: in all. ``override``: the one that determines the limit; only get_detail reads it.
+    and the limit there; None: in all. ``override``: the one that determines the limit. ``is_own``: it, or a limit, is
+    set for the project. Only get_detail reads these.
     """
 
     project_id: str
@@ -325,6 +326,7 @@ class UsageRecord:
     headroom: Headroom | None = None
     pod: str | None = None
     override: ActiveOverride | None = None
+    is_own: bool = False
 
     @property
     def lacks_limit(self) -> bool:

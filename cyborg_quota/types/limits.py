@@ -42,7 +42,7 @@ class TreeRow:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding:
     """The usage of a project, its own limit (None: no limit is set for it), and the number of its overrides that have
-    not ended.
+    not ended. ``is_overridden``: one of these applies now.
     """
 
     key: UsageKey
@@ -50,6 +50,7 @@ class Holding:
     reserved: int
     limit: int | None
     overrides: int = 0
+    is_overridden: bool = False
 
 
 def shown(moment: datetime.datetime) -> str:

@@ -89,10 +89,19 @@ class TestCommands(OscTestCase):
         )
         listed = self.rows(quota.ListQuota, "--usage", "--limit", "3")
         self.assertEqual(["detector", "elsewhere", "higgs"], sorted({row[0] for row in listed}))
-        self.assertIn(("detector", *detail[1][:4]), listed)
+        self.assertIn(("detector", *detail[1][:4], "own"), listed)
         nodes = self.rows(quota.ListQuota, "--tree", "higgs")
         self.assertIn((0, "higgs", "physics", "gpu", 20, 5, 2, 8), nodes)
         self.assertIn((1, "detector", "higgs", "gpu", 2, 2, 0, 2), nodes)
+
+    def test_what_is_in_force(self) -> None:
+        self.engine.limits.set_limit(base.ADMIN, "fpga", 5)
+        self.engine.reserve(base.Context("another"), {"fpga": 1})
+        self.engine.limits.set_overrides(base.ADMIN, {"gpu": 19}, "higgs", datetime.datetime(2999, 1, 1))
+        rows = [row for row in self.rows(quota.ListQuota, "--usage") if row[0] in ("another", "higgs")]
+        expected = [("another", "fpga", None, 0, 1, "default"), ("higgs", "gpu", 20, 5, 1, "override")]
+        self.assertEqual(expected, rows)
+        self.assertIn(("higgs", "gpu", 20, "override"), self.rows(quota.ListQuota))
 
     def test_what_exceeds_a_limit(self) -> None:
         self.assertEqual([], self.rows(quota.ListQuota, "--over"))

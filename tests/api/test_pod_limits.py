@@ -58,7 +58,15 @@ class TestPodLimits(test_application.ApplicationTestCase):
         self.assertEqual([], self.engine.limits.list_pod_limits(ADMIN))
         self.assertEqual({"pod": "north", "quota": {"gpu": 2}}, self.put({"gpu": 2}, force=True).json)
         self.assertEqual({"gpu": 5}, self.put({"gpu": 5}).json["quota"])
-        expected = {"limit": 5, "in_use": 2, "reserved": 1, "fits": 2, "bound_by": None, "override": None}
+        expected = {
+            "limit": 5,
+            "in_use": 2,
+            "reserved": 1,
+            "fits": 2,
+            "bound_by": None,
+            "override": None,
+            "in_force": None,
+        }
         self.assertEqual(expected, self.ask(f"{HIGGS}/detail?pod=north").json["quota"]["gpu"])
         [record] = [one for one in self.engine.get_detail(ADMIN, "higgs", pod="north") if one.resource == "gpu"]
         self.assertEqual(("north", 5, 2), (record.pod, record.usage.limit, record.headroom and record.headroom.fits))
@@ -149,7 +157,7 @@ class TestPodLimits(test_application.ApplicationTestCase):
         self.assertEqual(3, listed.call_args.kwargs["projects"])
         self.assertEqual(["elsewhere", "higgs"], [one["project_id"] for one in first["quotas"]])
         second = self.ask(first["quotas_links"][0]["href"]).json
-        simulation = {"project_id": "simulation", "quota": {"gpu": 4}, "overrides": 0, "usage": {}}
+        simulation = {"project_id": "simulation", "quota": {"gpu": 4}, "overrides": 0, "usage": {}, "in_force": {}}
         self.assertEqual({"quotas": [simulation]}, second)
         [one] = self.ask("/v2/quotas?pod=north&project_id=higgs").json["quotas"]
         self.assertEqual(("higgs", {"gpu": 4}), (one["project_id"], one["quota"]))

@@ -92,7 +92,15 @@ class TestCheckAgreesWithReserve(RefusalTestCase):
         [found] = self.check_quota({"fpga": 1}, "higgs", READER)["violations"]
         self.assertEqual(("physics", None, None), (found["project_id"], found["limit"], found["in_use"]))
         detail = self.ask("/v2/quotas/elsewhere/detail", "eve@elsewhere:reader").json["quota"]["fpga"]
-        expected = {"limit": None, "in_use": 0, "reserved": 0, "fits": 0, "bound_by": None, "override": None}
+        expected = {
+            "limit": None,
+            "in_use": 0,
+            "reserved": 0,
+            "fits": 0,
+            "bound_by": None,
+            "override": None,
+            "in_force": "default",
+        }
         self.assertEqual(expected, detail)
         self.assertIsNone(self.ask("/v2/quotas/elsewhere").json["quota"]["fpga"])
 

@@ -27,7 +27,15 @@ class TestMounted(quota.QuotaTestCase):
         [arq] = self.client.created(self.profile)
         self.assertEqual(202, self.client.bind([arq], str(uuid.uuid4()), self.rp).status)
         answer = self.client.call("GET", f"{path}/detail")
-        expected = {"limit": 2, "in_use": 1, "reserved": 0, "fits": 1, "bound_by": None, "override": None}
+        expected = {
+            "limit": 2,
+            "in_use": 1,
+            "reserved": 0,
+            "fits": 1,
+            "bound_by": None,
+            "override": None,
+            "in_force": "own",
+        }
         self.assertEqual((200, expected), (answer.status, answer.body["quota"]["fpga"]))
         quota_headers = {name.lower(): value for name, value in self.client.received.items()}
         self.assertRegex(quota_headers["x-openstack-request-id"], "^req-")

@@ -75,9 +75,9 @@ class TestHoldings(test_limits.LimitsTestCase):
                 Holding(UsageKey("later", "gpu"), 0, 0, None, 1),
                 Holding(UsageKey("limited", "fpga"), 0, 0, 0),
                 Holding(UsageKey("limited", "gpu"), 0, 0, 7),
-                Holding(UsageKey("overridden", "fpga"), 0, 0, None, 1),
+                Holding(UsageKey("overridden", "fpga"), 0, 0, None, 1, is_overridden=True),
                 Holding(UsageKey("reserved", "gpu"), 0, 1, None),
-                Holding(UsageKey("used", "gpu"), 2, 0, None, 2),
+                Holding(UsageKey("used", "gpu"), 2, 0, None, 2, is_overridden=True),
             ],
             self.admin.list_holdings(base.ADMIN, names),
         )
@@ -90,7 +90,7 @@ class TestHoldings(test_limits.LimitsTestCase):
         self.assertEqual(
             [
                 Holding(UsageKey("only in a pod", "gpu", "p1"), 0, 0, 3),
-                Holding(UsageKey("used", "gpu"), 2, 0, None, 2),
+                Holding(UsageKey("used", "gpu"), 2, 0, None, 2, is_overridden=True),
                 Holding(UsageKey("used", "gpu", "p1"), 0, 0, 4),
             ],
             self.admin.list_holdings(base.ADMIN, ["used", "only in a pod"]),

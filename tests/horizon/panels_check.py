@@ -84,7 +84,16 @@ class TestLimits(unittest.TestCase):
 
 class TestBars(unittest.TestCase):
     def text(self, **changes: Any) -> str:
-        detail = {"limit": 20, "in_use": 5, "reserved": 1, "fits": 14, "bound_by": None, "override": None, **changes}
+        detail = {
+            "limit": 20,
+            "in_use": 5,
+            "reserved": 1,
+            "fits": 14,
+            "bound_by": None,
+            "override": None,
+            "in_force": "own",
+            **changes,
+        }
         usages = [rows.usage("gpu", detail)]
         shown = render_to_string("accelerator_quota/_bars.html", {"usages": usages, "is_cell": True})
         return " ".join(re.sub(r"<[^>]+>", " ", shown).split())
@@ -93,12 +102,15 @@ class TestBars(unittest.TestCase):
         total = {"project_id": None, "scope": "total", "limit": 6}
         counter = {"project_id": "p", "scope": "counter", "limit": 2**31 - 1}
         for changes, expected in (
-            ({}, "gpu 5 of 20 in use, 1 reserved; 14 fit"),
-            ({"fits": 1, "reserved": 0}, "gpu 5 of 20 in use; 1 fits"),
-            ({"limit": 4, "fits": 0}, "gpu 5 of 4 in use, 1 reserved (over the limit); 0 fit"),
-            ({"limit": -1, "fits": 0, "bound_by": total}, "gpu 5 in use (unlimited), 1 reserved; 0 fit"),
-            ({"limit": -1, "fits": 2**31 - 7, "bound_by": counter}, "gpu 5 in use (unlimited), 1 reserved"),
-            ({"limit": -1, "fits": -1}, "gpu 5 in use (unlimited), 1 reserved"),
+            ({}, "gpu 5 of 20 in use, 1 reserved (own limit); 14 fit"),
+            ({"in_force": "default"}, "gpu 5 of 20 in use, 1 reserved (default); 14 fit"),
+            ({"in_force": "override"}, "gpu 5 of 20 in use, 1 reserved (override); 14 fit"),
+            ({"in_force": None}, "gpu 5 of 20 in use, 1 reserved; 14 fit"),
+            ({"fits": 1, "reserved": 0}, "gpu 5 of 20 in use (own limit); 1 fits"),
+            ({"limit": 4, "fits": 0}, "gpu 5 of 4 in use, 1 reserved (over the limit) (own limit); 0 fit"),
+            ({"limit": -1, "fits": 0, "bound_by": total}, "gpu 5 in use (unlimited), 1 reserved (own limit); 0 fit"),
+            ({"limit": -1, "fits": 2**31 - 7, "bound_by": counter}, "gpu 5 in use (unlimited), 1 reserved (own limit)"),
+            ({"limit": -1, "fits": -1}, "gpu 5 in use (unlimited), 1 reserved (own limit)"),
             ({"limit": None, "fits": 0}, "gpu 5 in use (no limit is set), 1 reserved; 0 fit"),
         ):
             self.assertEqual(expected, self.text(**changes))
@@ -165,6 +177,16 @@ class TestClient(unittest.TestCase):
         self.assertEqual(([], False), api.listed("capacity", "/quota_capacity", {}, 1, "n%2F1/gpu"))
         self.assertEqual({"limit": 1, "marker": "n%2F1/gpu"}, call.call_args.kwargs["params"])
 
+    def test_all_total_limits(self) -> None:
+        """The tab has those of all pages."""
+        link = {"rel": "next", "href": "http://x/v2/quota_totals?limit=1&marker=fpga"}
+        api, call = self.client(
+            {"quota": {"fpga": {"limit": 2, "held": 0}}, "quota_links": [link]},
+            {"quota": {"gpu": {"limit": 5, "held": 1}}},
+        )
+        self.assertEqual(["fpga", "gpu"], [one["resource"] for one in tab_of("totals", api).read()])
+        self.assertEqual({"limit": "1", "marker": "fpga"}, call.call_args.kwargs["params"])
+
     def test_one_inventory_shows_that_there_is_capacity(self) -> None:
         api, call = self.client({"capacity": [{}]})
         self.assertEqual([{}], tab_of("capacity", api).read(limit=1))
@@ -222,8 +244,12 @@ class TestTables(unittest.TestCase):
             [row] = made.get_rows()
             self.assertEqual("Unlimited", str(row.cells["limit"].value))
             self.assertEqual("gpu", made.get_object_id(row.datum))
-        made = tables.OverridesTable(REQUESTS.get("/x"), data=[], project_id="p")
-        self.assertEqual("13-0", made.get_object_id({"id": "13-0", "resource": "gpu", "limit": 4}))
+        times = {"start": "2026-11-28T08:00:07Z", "until": "2099-01-31T08:00:59Z"}
+        datum = {"id": "13-0", "resource": "gpu", "limit": 4, **times, "reason": None}
+        made = tables.OverridesTable(REQUESTS.get("/x"), data=[datum], project_id="p")
+        self.assertEqual("13-0", made.get_object_id(datum))
+        shown = [made.columns[name].get_data(datum) for name in times]
+        self.assertEqual(["2026-11-28 08:00:07", "2099-01-31 08:00:59"], shown)
 
     def test_the_values_of_a_change(self) -> None:
         found = [texts.changed(value) for value in (-1, 0, 7, "physics", None)]

@@ -78,7 +78,15 @@ class TestPersonas(PersonasTestCase):
                 ]
                 self.assertEqual([sees, sets, lists], [answer.status_code for answer in answers])
         detail = self.ask(reader, f"{project}/detail").json()["quota"]["gpu"]
-        expected = {"limit": 9, "in_use": 3, "reserved": 0, "fits": 6, "bound_by": None, "override": None}
+        expected = {
+            "limit": 9,
+            "in_use": 3,
+            "reserved": 0,
+            "fits": 6,
+            "bound_by": None,
+            "override": None,
+            "in_force": "own",
+        }
         self.assertEqual(expected, detail)
         mine = self.ask(reader, "/v2/quota_reservations").json()["reservations"]
         self.assertEqual([(self.project, 3)], [(one["project_id"], one["amount"]) for one in mine])

@@ -49,7 +49,15 @@ class TestLimit(base.NovaTestCase):
         [request] = re.findall(r"req-[0-9a-f-]{36}", named)
         self.assertEqual(1, sum(request in line and words in line for line in lines), self.cloud.conductor.tail())
         detail = self.user.call("accelerator", "GET", f"/v2/quotas/{self.project_id}/detail")["quota"]["fpga"]
-        expected = {"limit": 3, "in_use": 2, "reserved": 0, "fits": 1, "bound_by": None, "override": None}
+        expected = {
+            "limit": 3,
+            "in_use": 2,
+            "reserved": 0,
+            "fits": 1,
+            "bound_by": None,
+            "override": None,
+            "in_force": "own",
+        }
         self.assertEqual(expected, detail)
         self.active(self.one_device)
         self.assert_charged(3)

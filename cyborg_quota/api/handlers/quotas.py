@@ -58,7 +58,17 @@ def _project_quota(in_force: Mapping[str, Mapping[str, int]] | None, project: tu
         "quota": own if in_force is None else in_force[project_id],
         "overrides": sum(one.overrides for one in holdings) if in_force is None else 0,
         "usage": {one.key.resource: {"in_use": one.used, "reserved": one.reserved} for one in whole},
+        "in_force": {
+            one.key.resource: _in_force(is_overridden=one.is_overridden, is_own=one.limit is not None)
+            for one in whole
+            if in_force is None
+        },
     }
+
+
+def _in_force(*, is_overridden: bool, is_own: bool) -> str:
+    """What determines a limit of a project."""
+    return "override" if is_overridden else "own" if is_own else "default"
 
 
 def _list_quotas_in_pod(call: Call, pod: str) -> Json:
@@ -72,7 +82,13 @@ def _list_quotas_in_pod(call: Call, pod: str) -> Json:
     for record in records:
         by_project.setdefault(str(record.project_id), {})[record.resource] = record.limit
     found = [
-        {"project_id": project_id, "quota": limits, "overrides": 0, "usage": {}}  # (limits in pods have no overrides)
+        {
+            "project_id": project_id,
+            "quota": limits,
+            "overrides": 0,
+            "usage": {},
+            "in_force": {},
+        }  # (limits in pods have no overrides)
         for project_id, limits in by_project.items()
     ]
     return call.page("quotas", found, lambda one: one, lambda one: str(one["project_id"]))
@@ -143,11 +159,13 @@ def get_detail(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/detail"""
     pod = _pod(call, call.query)
     if pod is not None:
-        return _answer(pod, {one.resource: _detail(one) for one in _records_in(call, pod)})
-    quota = {record.resource: _detail(record) for record in call.engine.get_detail(call.as_project)}
+        return _answer(pod, {one.resource: _detail(one, is_stored=False) for one in _records_in(call, pod)})
+    read_only = call.engine.limits.read_only
+    records = call.engine.get_detail(call.as_project)
+    quota = {one.resource: _detail(one, is_stored=read_only is None) for one in records}
     for resource in quota.keys() - set(call.engine.resources):  # (held, and registered no longer)
         quota[resource]["bound_by"] = {"project_id": call.project_id, "scope": "not_registered", "limit": None}
-    return {"quota": quota, "read_only": call.engine.limits.read_only}
+    return {"quota": quota, "read_only": read_only}
 
 
 def limit_of(record: UsageRecord) -> int | None:
@@ -155,7 +173,7 @@ def limit_of(record: UsageRecord) -> int | None:
     return None if record.lacks_limit else record.usage.limit
 
 
-def _detail(record: UsageRecord) -> Json:
+def _detail(record: UsageRecord, *, is_stored: bool) -> Json:
     usage, headroom, override = record.usage, record.headroom or Headroom(0), record.override
     is_own = headroom.bound_by == record.project_id and headroom.scope in ("project", "subtree")
     bound: Any = None
@@ -170,6 +188,7 @@ def _detail(record: UsageRecord) -> Json:
         "fits": UNLIMITED if headroom.fits is None else headroom.fits,
         "bound_by": bound,
         "override": override and {"until": moment(override.until), "otherwise": override.otherwise},
+        "in_force": _in_force(is_overridden=override is not None, is_own=record.is_own) if is_stored else None,
     }
 
 

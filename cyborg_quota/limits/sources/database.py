@@ -78,8 +78,11 @@ class DatabaseLimitDriver(base.LimitDriver):
     def totals(self, state: PathState) -> list[Constraint]:
         return [Constraint(TOTAL, *total, "total") for total in state.totals.items()]
 
-    def overrides(self, state: PathState) -> Mapping[str, ActiveOverride]:
-        leaf, is_root, found = state.project_ids[0], len(state.project_ids) == 1, {}
+    def set_for(self, state: PathState) -> Mapping[str, ActiveOverride | None]:
+        leaf, is_root = state.project_ids[0], len(state.project_ids) == 1
+        found: dict[str, ActiveOverride | None] = dict.fromkeys(
+            key.resource for key in state.project_limits if key.project_id == leaf and key.is_whole
+        )
         for key, (until, own) in state.overrides.items():
             if key.project_id == leaf:
                 otherwise = effective(is_root, own, state.defaults.get(key.resource), self.initial_limits)
