@@ -37,6 +37,8 @@ _MYSQL_CLIENT_FLAGS = invariants.MULTI_STATEMENTS | 1 << 1
 """For several statements in one round trip; and CLIENT_FOUND_ROWS, which SQLAlchemy needs."""
 _inherited: list[Any] = []
 SCENARIOS = [(backend, {"backend": backend}) for backend in BACKENDS]
+ON_SQLITE = SCENARIOS[:1]
+"""Of a test class whose rules are decided in Python: other tests execute the statements on each database."""
 
 
 def admin_url(backend: str) -> str | None:

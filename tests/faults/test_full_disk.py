@@ -99,7 +99,7 @@ class DiskTestCase(base.BackendTestCase):
 class TestSQLite(DiskTestCase):
     """No answered call is lost, none is half done, and everything works again when there is space."""
 
-    scenarios = fixtures.SCENARIOS[:1]
+    scenarios = fixtures.ON_SQLITE
 
     def place(self) -> str:
         self.disk = self.directory

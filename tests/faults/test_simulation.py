@@ -115,7 +115,7 @@ class TestSimulation(base.BackendTestCase):
 class TestControls(base.BackendTestCase):
     """Controls: each of these implementations is wrong only if a database fails at the right time."""
 
-    scenarios = fixtures.SCENARIOS[:1]
+    scenarios = fixtures.ON_SQLITE
 
     def assert_detected(self) -> None:
         self.assertRaises(AssertionError, simulate, self.backend, 1, 200)

@@ -10,7 +10,7 @@ from unittest import mock
 
 import cyborg_quota
 from cyborg_quota import exceptions
-from tests import base
+from tests import base, fixtures
 
 
 class AttachFailed(Exception):
@@ -18,6 +18,8 @@ class AttachFailed(Exception):
 
 
 class TestAttachment(base.LedgerTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def attachment(self, **named: object) -> object:
         return cyborg_quota.attachment(self.quotas, self.context, {"gpu": 2, "fpga": 1}, **{"consumer": "arq", **named})
 

@@ -84,7 +84,7 @@ class InputTestCase(base.LedgerTestCase):
 class TestDeltas(InputTestCase):
     """Resources and amounts."""
 
-    scenarios = fixtures.SCENARIOS[:1]  # refused before the database is used
+    scenarios = fixtures.ON_SQLITE  # refused before the database is used
 
     def test_unknown_resource(self) -> None:
         for call in ("reserve", "check"):
@@ -161,7 +161,7 @@ class TestDeltas(InputTestCase):
 class TestClaims(InputTestCase):
     """reserve_many and adopt."""
 
-    scenarios = fixtures.SCENARIOS[:1]  # refused before the database is used
+    scenarios = fixtures.ON_SQLITE  # refused before the database is used
 
     def test_bad_claims(self) -> None:
         """Nothing, what is no iterable, something that is no claim, or claims that are wrong together."""

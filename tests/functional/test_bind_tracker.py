@@ -28,7 +28,7 @@ def unbound() -> bool:
 
 
 class BindTrackerTestCase(base.LedgerTestCase):
-    scenarios = fixtures.SCENARIOS[:1]  # the tracker only calls the engine
+    scenarios = fixtures.ON_SQLITE  # the tracker only calls the engine
 
     def setUp(self) -> None:
         super().setUp()

@@ -9,12 +9,14 @@ from typing import Any
 from cyborg_quota import ANY, Headroom, Inventory, exceptions
 from cyborg_quota.ledger.enforcement import Bundles
 from cyborg_quota.types import MAX_AMOUNT
-from tests import base, clouds
+from tests import base, clouds, fixtures
 from tests.functional.test_capacity import ADMIN, CapacityTestCase
 
 
 class TestHeadroom(CapacityTestCase):
     """tests/model/test_capacity_model.py compares it with reserves."""
+
+    scenarios = fixtures.ON_SQLITE
 
     def setUp(self) -> None:
         super().setUp()

@@ -14,7 +14,7 @@ from fixtures import FakeLogger
 from cyborg_quota import ANY, Inventory, exceptions
 from cyborg_quota.capacity.imports import changes as capacity_import
 from cyborg_quota.capacity.imports.changes import CapacityImporter, Change, WantedProvider
-from tests import base
+from tests import base, fixtures
 from tests.base import ADMIN
 
 KNOWN = "11111111-aaaa-4111-8111-111111111111"
@@ -28,6 +28,8 @@ def host(name: str, total: int, uuid: str | None = None, **used: int) -> WantedP
 
 
 class CapacityImportTest(base.LedgerTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def setUp(self) -> None:
         super().setUp()
         self.importer = CapacityImporter(self.capacity, ADMIN, ["gpu"])

@@ -75,7 +75,7 @@ class TestTimeLimits(base.LedgerTestCase):
 class TestRetryIntervals(base.LedgerTestCase):
     """After a conflict, the intervals of the retries become shorter, relative to the remaining time."""
 
-    scenarios = fixtures.SCENARIOS[:1]  # the policy is the same for each database
+    scenarios = fixtures.ON_SQLITE  # the policy is the same for each database
 
     def waits(self, error: Exception) -> list[tuple[float, float]]:
         """Return the remaining seconds before each retry of a call that always fails with ``error``, and its waits."""
@@ -246,7 +246,7 @@ class TestWaiting(OutageTestCase):
 class TestFile(OutageTestCase):
     """SQLite."""
 
-    scenarios = fixtures.SCENARIOS[:1]
+    scenarios = fixtures.ON_SQLITE
 
     def setUp(self) -> None:
         super().setUp()

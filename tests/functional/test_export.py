@@ -103,6 +103,8 @@ class TestTotals(ExportTestCase):
 class TestChanges(ExportTestCase):
     """Resizes and transfers: each ends what the trace holds for the reservation, and begins what was held then."""
 
+    scenarios = fixtures.ON_SQLITE
+
     def held(self) -> dict[tuple[str, str], int]:
         return {key: used + reserved for key, (used, reserved) in self.totals(self.engine).items()}
 
@@ -205,6 +207,8 @@ class TestChanges(ExportTestCase):
 
 
 class TestTimes(ExportTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_what_was_held_before_the_span_is_reserved_at_its_start(self) -> None:
         (old,) = self.quotas.reserve(self.context, {"gpu": 4}, consumer="old")
         self.quotas.commit(self.context, consumer="old")

@@ -37,6 +37,8 @@ def detail_of_two_calls(quotas: QuotaEngine, project_id: str) -> dict[str, tuple
 class TestTree(test_limits.LimitsTestCase):
     """``physics`` may hold 30, its children 15 and 15; below ``higgs`` there is one more level."""
 
+    scenarios = fixtures.ON_SQLITE
+
     def setUp(self) -> None:
         super().setUp()
         limits = {"physics": 30, "higgs": 15, "web": 15, "decays": 15}
@@ -160,6 +162,8 @@ class TestPlan(test_limits.LimitsTestCase):
 
 class TestDrivers(base.LedgerTestCase):
     """Limits that are not in the database."""
+
+    scenarios = fixtures.ON_SQLITE
 
     def use(self, limits: LimitDriver, **changes: int) -> QuotaEngine:
         engine = fixtures.open_engine(self, self.url, limits, **changes)

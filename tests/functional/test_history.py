@@ -16,7 +16,7 @@ from cyborg_quota import Inventory, QuotaEngine, exceptions
 from cyborg_quota.capacity.imports.changes import CapacityImporter, WantedProvider
 from cyborg_quota.db import change_log
 from cyborg_quota.limits.models import Flat
-from tests import base, clouds, history_replay, hooks
+from tests import base, clouds, fixtures, history_replay, hooks
 from tests.functional import test_limits
 
 NEVER = datetime.datetime(2999, 1, 1)
@@ -47,6 +47,8 @@ class HistoryTestCase(test_limits.LimitsTestCase):
 
 
 class TestEntries(HistoryTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_what_is_recorded(self) -> None:
         self.admin.set_limits(ALICE, {"gpu": 5, "fpga": 2}, reason="opening")
         self.admin.set_limit(ALICE, "gpu", 6)
@@ -140,6 +142,8 @@ class TestEntries(HistoryTestCase):
 
 class TestCapacityEntries(HistoryTestCase):
     """Of providers, inventories and pods."""
+
+    scenarios = fixtures.ON_SQLITE
 
     def setUp(self) -> None:
         super().setUp()
@@ -262,6 +266,8 @@ class TestCapacityEntries(HistoryTestCase):
 
 
 class TestListing(HistoryTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def setUp(self) -> None:
         super().setUp()
         for number in range(1, 6):
@@ -325,6 +331,8 @@ class TestListing(HistoryTestCase):
 
 
 class TestReason(HistoryTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_it_can_be_required(self) -> None:
         engine = QuotaEngine(self.engine._driver, require_reason=True)
         engine.register_resources(["fpga", "gpu"])

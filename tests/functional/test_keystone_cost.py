@@ -50,6 +50,7 @@ class Keystone(keystones.FakeKeystone):
 
 
 class TestKeystoneCost(base.LedgerTestCase):
+    scenarios = fixtures.ON_SQLITE
     model = "strict_two_level"
 
     def setUp(self) -> None:

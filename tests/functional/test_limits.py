@@ -77,6 +77,8 @@ class LimitsTestCase(base.LedgerTestCase):
 class TestCern(LimitsTestCase):
     """CERN's example: ATLAS is the parent of Physics and Operations, each with two children; 100 are shared."""
 
+    scenarios = fixtures.ON_SQLITE
+
     def setUp(self) -> None:
         super().setUp()
         self.import_tree(
@@ -158,6 +160,7 @@ class TestCern(LimitsTestCase):
 
 
 class TestTwoLevels(LimitsTestCase):
+    scenarios = fixtures.ON_SQLITE
     policy = StrictTwoLevel
 
     def test_its_rules(self) -> None:
@@ -183,6 +186,7 @@ class TestTwoLevels(LimitsTestCase):
 
 
 class TestFlat(LimitsTestCase):
+    scenarios = fixtures.ON_SQLITE
     policy = Flat
 
     def test_each_project_separately(self) -> None:
@@ -197,6 +201,8 @@ class TestFlat(LimitsTestCase):
 
 
 class TestMissing(LimitsTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_refused_with_the_command_that_sets_one(self) -> None:
         """Unless it is unlimited where configured."""
         error = self.assertRaises(exceptions.LimitNotSet, self.quotas.reserve, self.context, {"gpu": 1})
@@ -211,6 +217,8 @@ class TestMissing(LimitsTestCase):
 
 
 class TestTree(LimitsTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def setUp(self) -> None:
         super().setUp()
         self.set(None, UNLIMITED)
@@ -277,7 +285,7 @@ class TestTree(LimitsTestCase):
 
 
 class TestOtherDriver(base.LedgerTestCase):
-    scenarios = fixtures.SCENARIOS[:1]
+    scenarios = fixtures.ON_SQLITE
 
     def test_the_error_says_that_limits_are_not_kept_here(self) -> None:
         admin = self.engine.limits

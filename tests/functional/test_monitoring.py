@@ -10,12 +10,14 @@ from cyborg_quota.db import schema
 from cyborg_quota.types import UNLIMITED, TotalLimit
 from cyborg_quota.types.capacity import Provider, ResourceUse
 from cyborg_quota.types.metrics import ProjectMetrics
-from tests import base, clouds
+from tests import base, clouds, fixtures
 from tests.base import ADMIN
 from tests.functional import test_limits
 
 
 class TestMetrics(test_limits.LimitsTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def setUp(self) -> None:
         super().setUp()
         limits = {"physics": 30, "higgs": 15, "decays": 10, "web": 15}

@@ -58,6 +58,8 @@ class TestNotices(base.LedgerTestCase):
 
 
 class TestCapacityNotices(base.LedgerTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def setUp(self) -> None:
         super().setUp()
         self.add_provider("n1", gpu=10)

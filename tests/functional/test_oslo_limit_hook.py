@@ -15,7 +15,7 @@ from tests import base, fixtures
 
 
 class TestHook(base.LedgerTestCase):
-    scenarios = fixtures.SCENARIOS[:1]
+    scenarios = fixtures.ON_SQLITE
 
     def setUp(self) -> None:
         super().setUp()

@@ -14,7 +14,7 @@ from tests.functional import test_overrides
 
 
 class OverrideFileTestCase(test_overrides.OverridesTestCase):
-    scenarios = fixtures.SCENARIOS[:1]  # the files do not depend on it
+    scenarios = fixtures.ON_SQLITE  # the files do not depend on it
 
     def entry(self, limit: int = 4, **more: str) -> dict[str, Any]:
         return {"resource": "gpu", "limit": limit, "until": f"{self.time(2).isoformat()}Z", **more}

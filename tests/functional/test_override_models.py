@@ -7,12 +7,14 @@ from typing import Any
 
 from cyborg_quota import exceptions
 from cyborg_quota.limits.models import StrictTwoLevel
-from tests import base
+from tests import base, fixtures
 from tests.functional import test_overrides
 
 
 class TestModels(test_overrides.OverridesTestCase):
     """strict_hierarchy: the limits of the children never sum up to more than the parent's, at any time."""
+
+    scenarios = fixtures.ON_SQLITE
 
     def setUp(self) -> None:
         super().setUp()
@@ -91,6 +93,7 @@ class TestModels(test_overrides.OverridesTestCase):
 
 
 class TestOtherModels(test_overrides.OverridesTestCase):
+    scenarios = fixtures.ON_SQLITE
     policy = StrictTwoLevel
 
     def test_strict_two_level(self) -> None:

@@ -74,6 +74,8 @@ class OverridesTestCase(test_limits.LimitsTestCase):
 
 
 class TestNumber(OverridesTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_an_equal_one_is_returned(self) -> None:
         """Without a start, it may have begun earlier. One in whose place another applies is made again."""
         self.set("p", 5)
@@ -109,6 +111,8 @@ class TestNumber(OverridesTestCase):
 
 
 class TestSpan(OverridesTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_before_during_and_after(self) -> None:
         self.set("p", 5)
         self.override("p", 8, 1, 3)
@@ -168,6 +172,8 @@ class TestSpan(OverridesTestCase):
 
 
 class TestOverlaps(OverridesTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_the_one_made_last_applies(self) -> None:
         """Whatever their spans and whatever the times at which the rows were written."""
         self.set("p", 1)
@@ -201,6 +207,8 @@ class TestOverlaps(OverridesTestCase):
 
 
 class TestCalls(OverridesTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_bad_input(self) -> None:
         def set_overrides(**changes: Any) -> None:
             given = {"limits": {"gpu": 1}, "project_id": "p", "until": self.time(1), **changes}
@@ -347,6 +355,8 @@ class TestCost(OverridesTestCase):
 
 
 class TestOtherDrivers(OverridesTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_they_are_refused_with_a_clear_error(self) -> None:
         """The error says where the limits of the driver are set. No driver is asked for limits."""
         for limits, place in (

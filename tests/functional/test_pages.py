@@ -15,7 +15,7 @@ from sqlalchemy.engine import cursor
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import models
-from tests import base
+from tests import base, fixtures
 from tests.functional import test_limits
 
 PROJECTS = 60
@@ -144,6 +144,7 @@ class TestPages(PagesTestCase):
 class TestPagesOfCapacity(PagesTestCase):
     """PROVIDERS providers with inventories of gpu and fpga and a claim of each; and as many pods and bindings."""
 
+    scenarios = fixtures.ON_SQLITE
     PROVIDERS = 30
 
     def setUp(self) -> None:

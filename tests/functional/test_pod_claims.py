@@ -15,7 +15,7 @@ from cyborg_quota.pods import claims as pod_claims
 from cyborg_quota.pods import selection as pod_selection
 from cyborg_quota.types import PodChoice
 from cyborg_quota.types.capacity import ResourceUse
-from tests import base, hooks
+from tests import base, fixtures, hooks
 from tests.base import ADMIN
 from tests.functional import test_pods
 
@@ -127,6 +127,8 @@ class TestFiltersDecideInTheTransaction(PodClaimTestCase):
 
 
 class TestBinding(PodClaimTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_a_binding_moves_with_the_claim_that_needs_it(self) -> None:
         self.add("p1", 4)
         self.assertEqual("p1", self.claim(3))
@@ -196,6 +198,8 @@ class TestBinding(PodClaimTestCase):
 
 
 class TestGroup(PodClaimTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def setUp(self) -> None:
         super().setUp()
         self.add("p1", 3)
@@ -229,6 +233,8 @@ class TestGroup(PodClaimTestCase):
 class TestOneCall(PodClaimTestCase):
     """Claims of one call."""
 
+    scenarios = fixtures.ON_SQLITE
+
     @staticmethod
     def in_pod(amount: int, pod: str | PodChoice = SELECT, consumer: str | None = None) -> Claim:
         return Claim(consumer, {"gpu": amount}, provider=ANY, pod=pod)
@@ -260,6 +266,8 @@ class TestOneCall(PodClaimTestCase):
 
 
 class TestNamedPod(PodClaimTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_a_named_pod(self) -> None:
         self.add("p1", 4)
         self.add("p2", 2, zone="z", affinity=CAD, threshold=1)

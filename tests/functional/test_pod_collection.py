@@ -40,7 +40,7 @@ class CollectionTestCase(base.LedgerTestCase):
 
 
 class TestCollect(CollectionTestCase):
-    scenarios = fixtures.SCENARIOS[:1]  # what is stored is tested in TestDue, on each database
+    scenarios = fixtures.ON_SQLITE  # what is stored is tested in TestDue, on each database
 
     def test_own_inventories_and_endpoints(self) -> None:
         """A pod with nothing to measure stays without measurement, and counts as having room.

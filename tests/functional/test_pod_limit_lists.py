@@ -15,6 +15,8 @@ from tests.functional import test_pod_limits
 
 
 class TestVisibility(test_pod_limits.PodLimitTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_headroom(self) -> None:
         """With the rule ``capacity:fits``, a tenant learns what a limit per pod leaves, but not the name of the pod.
 
@@ -58,6 +60,8 @@ class TestVisibility(test_pod_limits.PodLimitTestCase):
 
 
 class TestLists(test_pod_limits.PodLimitTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_lists_and_history(self) -> None:
         self.limit(2, reason="share")
         self.limit(3, "b", "p2")

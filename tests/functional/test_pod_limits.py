@@ -241,6 +241,8 @@ class TestEnforcement(PodLimitTestCase):
 class TestHeadroom(PodLimitTestCase):
     """H1: a reserve of ``fits`` is granted, and one of more is refused."""
 
+    scenarios = fixtures.ON_SQLITE
+
     def granted(self, expected: Headroom, project_id: str = "a", provider: str = ANY, **how: Any) -> None:
         found = self.engine.headroom(ADMIN, project_id, provider=provider, **how)["gpu"]
         self.assertEqual(expected, found)

@@ -21,7 +21,7 @@ TENANT = test_pod_claims.TENANT
 
 
 class RuleTestCase(test_pod_claims.PodClaimTestCase):
-    scenarios = fixtures.SCENARIOS[:1]
+    scenarios = fixtures.ON_SQLITE
 
     def reserve_all(self, *claims: Claim, group: str | None = None) -> dict[str | None, str | None]:
         """The provider of each consumer."""

@@ -30,6 +30,8 @@ class PodTestCase(base.LedgerTestCase):
 
 
 class TestSelection(PodTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_which_pods_pass_the_filters(self) -> None:
         """The zone, and all requested tags. Zones have bindings of their own."""
         for name, zone, tags in (
@@ -177,6 +179,8 @@ class TestConcurrency(PodTestCase):
 
 
 class TestPods(PodTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_add_change_remove(self) -> None:
         """A longer name would leave no room for the name of a resource in the names of the pod's counters."""
         error = self.assertRaises(exceptions.InvalidName, self.pods.add, ADMIN, "p" * 101)

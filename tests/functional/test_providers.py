@@ -10,12 +10,14 @@ import uuid
 from fixtures import FakeLogger
 
 from cyborg_quota import ANY, Inventory, exceptions
-from tests import history_replay
+from tests import fixtures, history_replay
 from tests.functional import test_capacity
 from tests.functional.test_capacity import ADMIN
 
 
 class TestProviders(test_capacity.CapacityTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_add_list_show_remove(self) -> None:
         name = "N1 \u00e9"
         given = str(uuid.uuid4())
@@ -77,6 +79,8 @@ class TestProviders(test_capacity.CapacityTestCase):
 
 
 class TestInventories(test_capacity.CapacityTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_a_stale_writer_changes_nothing(self) -> None:
         (fpga, gpu) = self.capacity.list_inventories(ADMIN, "n1")
         self.claim(2)

@@ -77,6 +77,8 @@ class ReconcilerTestCase(base.LedgerTestCase):
 
 
 class TestDifferences(ReconcilerTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_grace(self) -> None:
         """Differences that settle within the grace period were binds in progress, in each direction.
 
@@ -171,7 +173,7 @@ class TestDifferences(ReconcilerTestCase):
 
 
 class TestHeal(ReconcilerTestCase):
-    scenarios = fixtures.SCENARIOS[:1]  # it calls the engine, as TestCapacity does on each database
+    scenarios = fixtures.ON_SQLITE  # it calls the engine, as TestCapacity does on each database
 
     def test_each_kind(self) -> None:
         """Limits do not undo an attachment. What an old rule had charged is released. What expired is charged again."""
@@ -347,6 +349,8 @@ class TestCapacity(ReconcilerTestCase):
 
 class TestSources(ReconcilerTestCase):
     """Two Cyborgs, and a caller that gives no source, on one ledger."""
+
+    scenarios = fixtures.ON_SQLITE
 
     def of(self, source: str) -> Reconciler:
         return Reconciler(

@@ -17,7 +17,7 @@ class TestRefused(ReconcilerTestCase):
     The errors are made by the test, so that one database is enough.
     """
 
-    scenarios = fixtures.SCENARIOS[:1]
+    scenarios = fixtures.ON_SQLITE
 
     def test_a_refused_release(self) -> None:
         """The others of its batch are repaired one by one."""
@@ -79,6 +79,8 @@ class TestRefused(ReconcilerTestCase):
 
 
 class TestAutomatic(ReconcilerTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def automatic(self) -> list[str]:
         reconciler = self.reconciler()
         return [done.arq for done in reconciler.heal(reconciler.find(), is_automatic=True)]

@@ -40,7 +40,7 @@ class RepairTestCase(ReconcilerTestCase):
 
 
 class TestTurns(RepairTestCase):
-    scenarios = fixtures.SCENARIOS[:1]  # it only calls the reconciler
+    scenarios = fixtures.ON_SQLITE  # it only calls the reconciler
 
     def compared(self, repair: Repair, **options: bool) -> str:
         """Run it; returns what was compared: all, or what changed lately."""
@@ -140,7 +140,7 @@ class TestTurns(RepairTestCase):
 
 
 class TestThread(RepairTestCase):
-    scenarios = fixtures.SCENARIOS[:1]
+    scenarios = fixtures.ON_SQLITE
 
     def setUp(self) -> None:
         super().setUp()

@@ -8,7 +8,7 @@ import traceback
 
 from cyborg_quota import UNLIMITED, Claim, Constraint, Over, Usage, exceptions
 from cyborg_quota.ledger.limit_source import PathLimits
-from tests import base
+from tests import base, fixtures
 
 
 class TestLimits(base.LedgerTestCase):
@@ -123,6 +123,8 @@ class TestCheck(base.LedgerTestCase):
 
 class TestShapes(base.LedgerTestCase):
     """What a call returns, and in which order."""
+
+    scenarios = fixtures.ON_SQLITE
 
     def test_the_order_of_uuids(self) -> None:
         claims = [

@@ -6,10 +6,12 @@ from __future__ import annotations
 import re
 
 from cyborg_quota import Claim, exceptions
-from tests import base, hooks
+from tests import base, fixtures, hooks
 
 
 class TestSources(base.LedgerTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def sources(self) -> dict[str | None, set[str | None]]:
         found: dict[str | None, set[str | None]] = {}
         for row in self.quotas.list_reservations(base.ADMIN):

@@ -45,7 +45,7 @@ class TenancyTestCase(base.LedgerTestCase):
 class TestContexts(TenancyTestCase):
     """Requirements on a context."""
 
-    scenarios = fixtures.SCENARIOS[:1]  # decided without the database
+    scenarios = fixtures.ON_SQLITE  # decided without the database
 
     def test_no_project(self) -> None:
         for call, args in (
@@ -95,7 +95,7 @@ class TestAdmin(TenancyTestCase):
 class TestAncestors(base.LedgerTestCase):
     """What a project may learn of the projects above it: which one refuses, and its limit."""
 
-    scenarios = fixtures.SCENARIOS[:1]  # the engine decides what is shown
+    scenarios = fixtures.ON_SQLITE  # the engine decides what is shown
 
     def setUp(self) -> None:
         super().setUp()

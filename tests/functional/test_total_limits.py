@@ -223,6 +223,8 @@ class TestFence(TotalTestCase):
 
 
 class TestTree(TotalTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def setUp(self) -> None:
         super().setUp()
         for project_id, amount in (("a", 1), ("child", 2), ("b", 3)):
@@ -322,6 +324,8 @@ class TestTree(TotalTestCase):
 
 
 class TestDocument(TotalTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_export_and_import(self) -> None:
         self.hold("a", 2)
         self.set_total(20)

@@ -50,6 +50,8 @@ class TestMoves(TreeTestCase):
 class TestTreeFromLimitDriver(base.LedgerTestCase):
     """A limit driver that knows each project's parent, as Keystone knows a project's domain."""
 
+    scenarios = fixtures.ON_SQLITE
+
     def setUp(self) -> None:
         super().setUp()
         self.parents = {"p1": "domain", "p2": "domain"}

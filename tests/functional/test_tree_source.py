@@ -111,6 +111,8 @@ class PathLimits(fixtures.DictLimits):
 class TestReportedPaths(base.LedgerTestCase):
     """Whatever tree the ledger has, a source that reports another path is right, before and after the first reserve."""
 
+    scenarios = fixtures.ON_SQLITE
+
     def test_random_trees(self) -> None:
         chance = random.Random(30)
         names = [f"r{number}" for number in range(7)]
@@ -141,6 +143,8 @@ class TestReportedPaths(base.LedgerTestCase):
 
 
 class TestImport(TreeSourceTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def setUp(self) -> None:
         super().setUp()
         self.by_noop = self.checked(NoopLimitDriver())

@@ -119,7 +119,7 @@ class TestLocation(base.LedgerTestCase):
 
 
 class TestReadOnlyFile(base.LedgerTestCase):
-    scenarios = fixtures.SCENARIOS[:1]
+    scenarios = fixtures.ON_SQLITE
 
     def test_a_change(self) -> None:
         """The error names the file's directory as a remedy. (The tests may run as root, so the URL forbids writes.)"""

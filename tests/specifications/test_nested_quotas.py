@@ -37,7 +37,7 @@ class TestChannelPartner(test_project_names.ProjectNamesTestCase):
     A real Keystone has sme and other, each with a customer; the ledger has sme and other.
     """
 
-    scenarios = fixtures.SCENARIOS
+    scenarios = fixtures.ON_SQLITE
 
     def setUp(self) -> None:
         super().setUp()
@@ -233,6 +233,7 @@ class TestLimitsFromKeystone(test_keystone.HierarchyTestCase):
     the document's figures after it: Web 30, Operations 60, ATLAS 80.
     """
 
+    scenarios = fixtures.ON_SQLITE
     PARENTS: ClassVar[dict[str, str | None]] = trees.CERN
     LIMITS: ClassVar[dict[str, int]] = {
         **{"atlas": 100, "physics": 20, "operations": 80},
@@ -285,7 +286,7 @@ class TestImportFromKeystone(test_project_names.ProjectNamesTestCase):
     "Typically around 50 child projects for each parent", and "up to 400 child projects per parent".
     """
 
-    scenarios = fixtures.SCENARIOS
+    scenarios = fixtures.ON_SQLITE
     SECONDS = 30.0
     COMMAND = ("project", "import", "--from", "keystone")
 
