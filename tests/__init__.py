@@ -10,6 +10,8 @@ import pathlib
 import re
 import sys
 import unittest
+from collections.abc import Callable
+from typing import Any
 
 # oslotest reads these. Without them, the logs of all libraries go to the terminal, from DEBUG on.
 os.environ.setdefault("OS_LOG_CAPTURE", "1")
@@ -42,8 +44,19 @@ def load_tests(loader: unittest.TestLoader, _tests: unittest.TestSuite, pattern:
     tests = unittest.TestSuite()
     for test in testtools.iterate_tests(suite):
         is_multiplied = _ON_EACH_DATABASE.match(test.id())
-        tests.addTests(testscenarios.generate_scenarios(test) if is_multiplied else [test])
+        tests.addTests(filter(_runs, testscenarios.generate_scenarios(test) if is_multiplied else [test]))
     return tests
+
+
+def on_sqlite(method: Callable[..., None]) -> Callable[..., None]:
+    """A decorator of a test that shows that a check can fail: of the databases of its class, it runs on SQLite only."""
+    method.is_on_sqlite = True  # type: ignore[attr-defined]
+    return method
+
+
+def _runs(test: Any) -> bool:
+    method = getattr(test, test._testMethodName, None)
+    return getattr(test, "backend", "sqlite") == "sqlite" or not hasattr(method, "is_on_sqlite")
 
 
 def _modules_of(arguments: list[str]) -> list[str] | None:

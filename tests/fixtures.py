@@ -37,6 +37,8 @@ _MYSQL_CLIENT_FLAGS = invariants.MULTI_STATEMENTS | 1 << 1
 """For several statements in one round trip; and CLIENT_FOUND_ROWS, which SQLAlchemy needs."""
 _inherited: list[Any] = []
 SCENARIOS = [(backend, {"backend": backend}) for backend in BACKENDS]
+MORE = int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
+"""How many times as many histories, examples, turns and kills as in CI are run."""
 ON_SQLITE = SCENARIOS[:1]
 """Of a test class whose rules are decided in Python: other tests execute the statements on each database."""
 

@@ -23,7 +23,7 @@ from cyborg_quota.api.operations import OPERATIONS
 from cyborg_quota.surface.operations import NAME, REASON, TIME
 from tests.api import server
 
-EXAMPLES = {GenerationMode.POSITIVE: 8, GenerationMode.NEGATIVE: 4}
+EXAMPLES = {GenerationMode.POSITIVE: 3, GenerationMode.NEGATIVE: 2}
 """For each call. An invalid request is several times as expensive to generate."""
 SETTINGS = hypothesis.settings(
     derandomize=True,

@@ -20,7 +20,7 @@ from tests import fixtures
 from tests.cyborgs import base, quota
 from tests.cyborgs.starting import ProcessSettings
 
-ARQS = 4_000 * int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
+ARQS = 4_000 * fixtures.MORE
 PROJECTS, OF_AN_INSTANCE = 8, 4
 PAGES = ARQS // 2000 + 1
 """The pages of Cyborg's table, including the last, empty page."""

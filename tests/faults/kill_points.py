@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kills a process after one of the statements of a call that write, or after one of its COMMITs.
 
-A transaction takes effect as a whole: of the kills inside it, those after its first and after its last write stand for
-all others. So each call is made once without a kill, to find where its transactions end.
+A transaction takes effect as a whole: of the kills inside it, that after its last write stands for all others. So each
+call is made once without a kill, to find where its transactions end.
 """
 
 from __future__ import annotations
@@ -78,13 +78,12 @@ class _Watch:
 def of(ends: Sequence[bool]) -> list[int]:
     """Return the numbers at which a process is to be killed, for the answer of ``run`` without a kill.
 
-    For each transaction, they are those of its first write, of its last one, and of its end. (The last transaction may
-    have no end.)
+    For each transaction, they are those of its last write and of its end. (The last transaction may have no end.)
     """
     points, first = set(), 0
     for number, is_end in enumerate(ends):
         if is_end or number == len(ends) - 1:
-            points |= {first, max(first, number - 1), number}
+            points |= {max(first, number - 1), number}
             first = number + 1
     return sorted(points)
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Claim
-from tests import base, fixtures
+from tests import base, fixtures, on_sqlite
 from tests.faults.crashing import Ready, kill_repeatedly
 from tests.faults.load import Ledger
 from tests.faults.naive import NaiveLedger
@@ -22,7 +22,7 @@ from tests.servers import machine
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-KILLS = 20
+KILLS = 8 * fixtures.MORE
 
 
 def kill_workers(ledger: Ledger, kills: int, seed: int) -> None:
@@ -44,6 +44,7 @@ class TestKilledWorkers(base.BackendTestCase):
         self.assertGreater(report.calls, KILLS, "the workers were killed before they did anything")
         self.assertGreater(report.errors["OverCapacity"], 0)
 
+    @on_sqlite
     def test_naive_is_detected(self) -> None:
         """It inserts the row and changes the counter in two transactions, and is killed between them."""
         ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "killed")))

@@ -181,7 +181,7 @@ class TestCluster(test_base.BaseTestCase):
             engines = [ledger.make_engine(node.url_of("ledger")) for node in self.cluster.nodes]
             for engine in engines:
                 engine.get_usages(base.ADMIN)
-            for turn in range(25):
+            for turn in range(8):
                 first, second, third = (engines[(turn + step) % 3] for step in range(3))
                 uuids = first.reserve(base.ADMIN, {"gpu": 1}, consumer=f"c{turn}")
                 second.commit(base.ADMIN, uuids)
@@ -202,7 +202,7 @@ class TestCluster(test_base.BaseTestCase):
             cluster_faults.wait_until_replicated(self.cluster)
             self.assertEqual(0, ledger.engine.get_usages(base.ADMIN)["gpu"].used)
             rows = ledger.engine.list_reservations(base.ADMIN, base.ADMIN.project_id)
-            self.assertEqual(["released"] * 100, [row.state for row in rows])
+            self.assertEqual(["released"] * 32, [row.state for row in rows])
 
     def an_override_begins_and_ends(self) -> None:
         """Reserves on all nodes race with the beginning and the end of an override: one of the two limits applies."""
@@ -229,12 +229,12 @@ class TestCluster(test_base.BaseTestCase):
                 return False
             return True
 
-        for turn in range(60):
+        for turn in range(20):
             limit, writer = 9 if turn % 2 == 0 else 3, engines[turn % 3]
-            with test_cached_limits.without_renewal() if turn == 59 else contextlib.nullcontext():
-                writer.limits.set_limit(base.ADMIN, "gpu", limit, None if turn < 20 else "p")
+            with test_cached_limits.without_renewal() if turn == 19 else contextlib.nullcontext():
+                writer.limits.set_limit(base.ADMIN, "gpu", limit, None if turn < 8 else "p")
             granted.append([is_granted(engine) for engine in engines])
-        self.assertEqual([[turn % 2 == 0] * 3 for turn in range(59)], granted[:-1])
+        self.assertEqual([[turn % 2 == 0] * 3 for turn in range(19)], granted[:-1])
         self.assertIn(True, granted[-1])  # the control
 
     def capacity_is_claimed(self) -> None:

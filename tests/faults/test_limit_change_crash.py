@@ -18,7 +18,7 @@ import testscenarios
 from cyborg_quota import Inventory, QuotaEngine, exceptions
 from cyborg_quota.db import change_log, charges
 from cyborg_quota.types import TotalLimit
-from tests import base, history_replay, hooks
+from tests import base, history_replay, hooks, on_sqlite
 from tests.faults import kill_points
 from tests.functional import test_limits
 
@@ -124,7 +124,7 @@ class CrashTestCase(test_limits.LimitsTestCase, kill_points.KillTestCase):
         return self.kills(restore, connect_and_change)
 
 
-class TestKilledChanges(CrashTestCase):
+class ChangesTestCase(CrashTestCase):
     def test_a_change_and_its_history_are_both_stored_or_neither(self) -> None:
         for name, step in self.steps().items():
             outcomes = set()
@@ -140,6 +140,9 @@ class TestKilledChanges(CrashTestCase):
         self.assert_invariants()
         self.assertEqual([], self.engine.audit(base.ADMIN))
 
+
+class TestKilledChanges(ChangesTestCase):
+    @on_sqlite
     def test_naive_is_detected(self) -> None:
         """Writes the history in the transaction after that of the change: one of the kills leaves a difference."""
         waiting: list[Any] = []
@@ -192,6 +195,7 @@ class TestKilledTotals(CrashTestCase):
         with contextlib.suppress(exceptions.QuotaError):
             self.engine.limits.unset_total_limits(base.ADMIN, ["gpu"])
 
+    @on_sqlite
     def test_a_total_that_is_counted_after_its_limit_is_detected(self) -> None:
         """The control: the row and the limit are committed before what the roots hold is added."""
         count = charges.count_totals
@@ -210,7 +214,7 @@ class TestKilledTotals(CrashTestCase):
         self.assert_invariants()
 
 
-class TestKilledCapacityChanges(TestKilledChanges):
+class TestKilledCapacityChanges(ChangesTestCase):
     """The same for the providers n1, which has 8 gpu and 4 fpga, and n2."""
 
     def setUp(self) -> None:

@@ -30,7 +30,7 @@ from tests.model import test_model
 load_tests = testscenarios.load_tests_apply_scenarios
 
 SEED = "CYBORG_QUOTA_TEST_SEED"
-EXAMPLES = {"sqlite": 12, "mariadb": 3, "postgresql": 3}
+EXAMPLES = {"sqlite": 5, "mariadb": 2, "postgresql": 2}
 PROBABILITY = 0.08
 
 
@@ -107,7 +107,7 @@ def simulate(
 class TestSimulation(base.BackendTestCase):
     def test_histories(self) -> None:
         seed = int(os.environ.get(SEED) or 1)
-        struck = simulate(self.backend, seed, EXAMPLES[self.backend] * test_model.MORE)
+        struck = simulate(self.backend, seed, EXAMPLES[self.backend] * fixtures.MORE)
         for where in (injecting.BEFORE, injecting.BEHIND, injecting.BEFORE_COMMIT, injecting.BEHIND_COMMIT):
             self.assertGreater(struck[where], 0, f"{where} was never tried")
 

@@ -18,7 +18,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import change_log, charges, path_state, projects
 from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.types import ResourceKey
-from tests import base, fixtures, hooks
+from tests import base, fixtures, hooks, on_sqlite
 from tests.base import ADMIN
 from tests.functional.test_limits import LimitsTestCase
 
@@ -110,6 +110,7 @@ class TestChanges(CachedLimitsTestCase):
             self.assertEqual((False, True), (self.is_granted(4, project_id), self.is_granted(3, project_id)), name)
             self.assert_invariants()
 
+    @on_sqlite
     def test_without_renewal_the_earlier_limit_is_used(self) -> None:
         """The control: of all changes but a move and a new total, which change the path itself."""
         for name, (change, project_id) in self.changes().items():
@@ -155,6 +156,7 @@ class TestTime(CachedLimitsTestCase):
             time.sleep(0.05)
         self.assertEqual([False, True, False], seen)
 
+    @on_sqlite
     def test_without_the_condition_it_does_not_begin(self) -> None:
         """The control: the charge does not compare the time."""
         read = path_state.read_path

@@ -22,7 +22,7 @@ from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.sources.config import ConfigLimitDriver
 from cyborg_quota.limits.sources.keystone_client import Project
 from cyborg_quota.types import TOTAL
-from tests import base, clouds, fixtures
+from tests import base, clouds, fixtures, on_sqlite
 from tests.api import server
 from tests.functional import test_limits
 from tests.security import test_every_call
@@ -317,6 +317,7 @@ class TestCost(test_limits.LimitsTestCase):
         clouds.add_roots(self.sql, first, last)
         clouds.add_limit_records(self.sql, [f"p{number}" for number in range(first, last)])
 
+    @on_sqlite
     def test_a_query_of_all_projects_is_detected(self) -> None:
         """The control: calls that read the whole cloud."""
         calls: dict[str, Call] = {

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import maintenance, models, reservations, usages
-from tests import base, hooks, statement_cache
+from tests import base, hooks, on_sqlite, statement_cache
 
 _DRIVER_KEEPS = 128
 """The number of statements that Python's sqlite3 caches on each connection."""
@@ -57,6 +57,7 @@ class TestCaches(CacheTestCase):
         super().setUp()
         self.watch(self.engine)
 
+    @on_sqlite
     def test_a_text_for_each_size_is_detected(self) -> None:
         """The control: a statement with one condition for each row of its batch."""
         rows, database = models.reservations.c, hooks.database_of(self.engine)

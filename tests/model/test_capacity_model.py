@@ -17,7 +17,7 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from cyborg_quota import ANY, Claim, Headroom, Inventory, exceptions
-from tests import base, history_replay
+from tests import base, fixtures, history_replay
 from tests.model import histories, test_model
 from tests.model.model import ENDED, Model, Row
 
@@ -35,7 +35,7 @@ INVENTORIES = st.builds(
     max_unit=st.sampled_from([None, None, 3]),
     step_size=st.sampled_from([1, 1, 2]),
 )
-EXAMPLES = {"sqlite": 10, "mariadb": 3, "postgresql": 3}
+EXAMPLES = {"sqlite": 4, "mariadb": 2, "postgresql": 2}
 SEED = 4
 
 
@@ -428,4 +428,4 @@ class TestCapacityModel(base.BackendTestCase):
     def test_histories(self) -> None:
         # A server may choose for ANY again at once after a claim in a pod.
         self.useFixture(MonkeyPatch("cyborg_quota.capacity.claims._MAX_CACHED_SECONDS", 0.0))
-        histories.run(CapacityHistories, EXAMPLES[self.backend] * test_model.MORE, seed=SEED, backend=self.backend)
+        histories.run(CapacityHistories, EXAMPLES[self.backend] * fixtures.MORE, seed=SEED, backend=self.backend)

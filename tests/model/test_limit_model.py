@@ -8,7 +8,6 @@ the projects that the model names, and the invariants of the ledger hold.
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import Any
 from unittest import mock
 
@@ -30,9 +29,8 @@ PROJECTS = st.sampled_from(["a", "b", "c", "d", "e"])
 PARENTS = st.sampled_from([None, "a", "b", "c", "d", "e"])
 LIMITS = st.sampled_from([UNLIMITED, 0, 1, 2, 3, 4, 6, 8, 12])
 POLICIES = {"strict_hierarchy": StrictHierarchy, "strict_two_level": StrictTwoLevel, "flat": Flat}
-EXAMPLES = {"sqlite": 16, "mariadb": 4, "postgresql": 4}
+EXAMPLES = {"sqlite": 6, "mariadb": 2, "postgresql": 2}
 SEED = 3
-MORE = int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
 MAX_DEPTH = 4
 VERIFIED = 6
 """In how many steps the audit and the history of the limits are read once. The history is verified at the end, too: a
@@ -302,5 +300,5 @@ class TestLimitModel(base.BackendTestCase):
     policy = ""
 
     def test_trees(self) -> None:
-        examples = EXAMPLES[self.backend] * MORE // (1 if self.policy == "strict_hierarchy" else 2)
+        examples = EXAMPLES[self.backend] * fixtures.MORE // (1 if self.policy == "strict_hierarchy" else 2)
         histories.run(Trees, examples, seed=SEED, backend=self.backend, policy=self.policy)

@@ -7,7 +7,6 @@ CYBORG_QUOTA_TEST_EXAMPLES_TIMES multiplies the number of histories.
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
@@ -30,9 +29,8 @@ DELTAS = st.one_of(st.fixed_dictionaries({"gpu": AMOUNTS}), st.fixed_dictionarie
 LIMITS = st.integers(-1, 6)
 CALLS = st.sampled_from(["commit", "commit", "rollback", "release", "extend"])
 # The rules are the same on every database, and the search is fastest on SQLite.
-EXAMPLES = {"sqlite": 36, "mariadb": 7, "postgresql": 7}
+EXAMPLES = {"sqlite": 16, "mariadb": 4, "postgresql": 4}
 SEED = 3
-MORE = int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
 
 
 class Histories(stateful.RuleBasedStateMachine):
@@ -299,4 +297,4 @@ class Histories(stateful.RuleBasedStateMachine):
 
 class TestModel(base.BackendTestCase):
     def test_histories(self) -> None:
-        histories.run(Histories, EXAMPLES[self.backend] * MORE, seed=SEED, backend=self.backend)
+        histories.run(Histories, EXAMPLES[self.backend] * fixtures.MORE, seed=SEED, backend=self.backend)

@@ -21,7 +21,6 @@ from cyborg_quota.types import PodChoice
 from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures
 from tests.model import histories
-from tests.model.test_model import MORE
 
 NAMES = st.sampled_from(["p1", "p2", "p3", "p4"])
 PROJECTS = st.sampled_from(["film", "lab"])
@@ -34,7 +33,7 @@ GROUPS = st.sampled_from([None, "vm", "vm"])
 TOTALS = st.sampled_from([None, 3, 5])
 LIMIT = 9
 """The limit of each project, of gpu."""
-EXAMPLES = {"sqlite": 14, "mariadb": 3, "postgresql": 3}
+EXAMPLES = {"sqlite": 6, "mariadb": 2, "postgresql": 2}
 SEED = 4
 
 
@@ -322,4 +321,4 @@ class PodHistories(stateful.RuleBasedStateMachine):
 
 class TestPodModel(base.BackendTestCase):
     def test_histories(self) -> None:
-        histories.run(PodHistories, EXAMPLES[self.backend] * MORE, seed=SEED, backend=self.backend)
+        histories.run(PodHistories, EXAMPLES[self.backend] * fixtures.MORE, seed=SEED, backend=self.backend)

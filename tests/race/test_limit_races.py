@@ -15,7 +15,7 @@ from cyborg_quota.db import change_log
 from cyborg_quota.ledger.history import History
 from cyborg_quota.limits.models import Flat, StrictTwoLevel
 from cyborg_quota.types import RecordedChanges
-from tests import base, history_replay
+from tests import base, fixtures, history_replay, on_sqlite
 from tests.functional import test_limits
 from tests.race import test_races
 from tests.race.workers import PATIENT, Signal, race, race_beside, race_in_turns
@@ -43,7 +43,7 @@ def is_allowed(engine: QuotaEngine, project_id: str, limit: int) -> bool:
 class TestSiblings(LimitRaceTestCase):
     def test_concurrent_limits_of_siblings_stay_within_the_parent(self) -> None:
         """Each of eight administrators raises another child by 10, and the parent allows three of these changes."""
-        families = self.make_families(5, 10 * PROCESSES + 10 * ROOM, dict.fromkeys(range(PROCESSES), 10))
+        families = self.make_families(3, 10 * PROCESSES + 10 * ROOM, dict.fromkeys(range(PROCESSES), 10))
         turns = [[functools.partial(is_allowed, self.engine, child, 20) for child in one] for one in families.values()]
         for children, admitted in zip(families.values(), race_in_turns(turns), strict=True):
             self.assertEqual(ROOM, sum(admitted), admitted)
@@ -68,7 +68,7 @@ class TestSiblings(LimitRaceTestCase):
         """Each change is valid alone, but not both."""
         turns = [
             [functools.partial(is_allowed, self.engine, *change) for change in ((child, 20), (parent, 10))]
-            for parent, [child] in self.make_families(5, 20, {0: 10}).items()
+            for parent, [child] in self.make_families(3, 20, {0: 10}).items()
         ]
         for answers in race_in_turns(turns):
             self.assertEqual([False, True], sorted(answers))
@@ -87,7 +87,7 @@ LEAVES = [f"leaf{number}" for number in range(4)]
 TOPS = ["left", "right"]
 LIMIT = 12
 """The limit of each top; that of a leaf is 5, so that sometimes one refuses and sometimes the other."""
-ATTEMPTS = 30
+ATTEMPTS = 12 * fixtures.MORE
 FULL = "leaf3"
 """A leaf in which 4 are held before the race: a reserve of 2 or 3 is refused there."""
 
@@ -186,7 +186,7 @@ class TestHistory(LimitRaceTestCase):
     """Each entry begins with the value with which the previous one ended, however many changes run at once."""
 
     policy = Flat
-    CHANGES = 15
+    CHANGES = 6 * fixtures.MORE
 
     def make_limited(self, **changes: Any) -> QuotaEngine:
         return super().make_limited(**{**PATIENT, **changes})
@@ -223,6 +223,7 @@ class TestHistory(LimitRaceTestCase):
         race(*(functools.partial(self.change, seed) for seed in range(8)))
         self.assertEqual([], history_replay.differences(self.engine))
 
+    @on_sqlite
     def test_a_history_that_is_written_after_the_change_is_found_wrong(self) -> None:
         """The control: record each change in a transaction of its own, after that of the change.
 

@@ -20,7 +20,7 @@ from tests.race.workers import race
 from tests.servers import machine
 
 PROCESSES = 5
-TURNS = 30
+TURNS = 15 * fixtures.MORE
 """Of each process. (Where two lock orders meet, most transactions end in a deadlock.)"""
 _HOLD = sa.text("SELECT id FROM quota_usages WHERE project_id = :p AND resource = 'gpu' FOR UPDATE")
 SERVERS = [scenario for scenario in fixtures.SCENARIOS if scenario[0] != "sqlite"]

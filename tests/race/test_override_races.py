@@ -44,7 +44,7 @@ class TestBeginAndEnd(test_limit_races.LimitRaceTestCase):
         self.set("p", 1)
         until = self.database.read(overrides.now) + datetime.timedelta(hours=1)
         make = self.admin.set_overrides
-        for _ in range(5):
+        for _ in range(3):
             self.start()
             race(*(functools.partial(make, base.ADMIN, {"gpu": limit}, "p", until) for limit in (3, 4, 5, 6)))
             listed = self.admin.list_overrides(base.ADMIN)[0]

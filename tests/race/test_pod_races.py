@@ -14,15 +14,15 @@ from cyborg_quota.pods import tables
 from cyborg_quota.pods import tables as pods
 from cyborg_quota.types import PodChoice
 from cyborg_quota.types.capacity import Candidate, ResourceUse
-from tests import base, hooks
+from tests import base, fixtures, hooks
 from tests.base import ADMIN
 from tests.race.workers import once, race
 
 PROCESSES = 8
-TENANTS = 1000
-RACED = 40
+TENANTS = 200 * fixtures.MORE
+RACED = 16
 """The number of tenants for which all processes select."""
-MOVED = 20
+MOVED = 8
 """The number of tenants whose bindings move."""
 PODS = 5
 SPECS = {"purpose": "CAD", "hw:cpu_policy": "dedicated"}

@@ -19,16 +19,16 @@ import testscenarios
 
 from cyborg_quota import ANY, Inventory, QuotaEngine, exceptions
 from cyborg_quota.db import inventories
-from tests import base, hooks
+from tests import base, fixtures, hooks, on_sqlite
 from tests.base import ADMIN
 from tests.race import naive
 from tests.race.workers import PATIENT, Signal, race, race_in_turns
 
 PROCESSES = 8
 CAPACITY = 100
-CHANGES = 8
+CHANGES = 4 * fixtures.MORE
 """The number of changes of the inventory."""
-TURNS = 4
+TURNS = 2 * fixtures.MORE
 """The number of turns in which a removal races with claims, after one turn in which each side is forced to win."""
 PAUSE_SECONDS = 0.02
 
@@ -323,5 +323,6 @@ class TestOneProvider(ProviderRaceTestCase):
 
 
 class TestControls(ProviderRaceTestCase):
+    @on_sqlite
     def test_naive_code_is_detected(self) -> None:
         detect_naive_code(self, [self.engine], self.url, lambda: None)

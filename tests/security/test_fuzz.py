@@ -11,7 +11,6 @@ import decimal
 import enum
 import fractions
 import inspect
-import os
 import unicodedata
 from typing import Any
 
@@ -23,14 +22,13 @@ from hypothesis import strategies as st
 from cyborg_quota import Claim, Inventory, QuotaEngine, Resource, exceptions
 from cyborg_quota.capacity.api import Capacity
 from cyborg_quota.limits.api import Limits
-from tests import base, hooks
+from tests import base, fixtures, hooks
 from tests.functional import test_limits
 from tests.security import test_every_call
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-MORE = int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
-EXAMPLES = {"sqlite": 300, "mariadb": 25, "postgresql": 25}
+EXAMPLES = {"sqlite": 120, "mariadb": 15, "postgresql": 15}
 
 
 class Hostile:
@@ -177,10 +175,10 @@ class FuzzTest(test_limits.LimitsTestCase):
 
     def test_every_call(self) -> None:
         @hypothesis.settings(
-            max_examples=EXAMPLES[self.backend] * MORE,
+            max_examples=EXAMPLES[self.backend] * fixtures.MORE,
             deadline=None,
             database=None,
-            derandomize=MORE == 1,
+            derandomize=fixtures.MORE == 1,
             suppress_health_check=list(hypothesis.HealthCheck),
         )
         @hypothesis.given(calls())

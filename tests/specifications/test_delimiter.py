@@ -18,7 +18,7 @@ from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.types import Resource
-from tests import base, clouds, fixtures, hooks
+from tests import base, clouds, fixtures, hooks, on_sqlite
 from tests.api import server
 from tests.api.test_application import MANAGER, READER, ApplicationTestCase
 from tests.base import ADMIN
@@ -567,6 +567,7 @@ class TestCrash(kill_points.KillTestCase):
                 self.assert_invariants()
         self.assertEqual({(3, 3), (0, 0)}, held)
 
+    @on_sqlite
     def test_naive_is_detected(self) -> None:
         self.add_provider("node", gpu=9)
         kills = self.kills(self.begin, self.release, is_naive=True)
