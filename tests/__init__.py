@@ -23,7 +23,7 @@ gc.set_threshold(7_000, 10, 1)
 # A forked child does not visit what it inherits: the kernel would copy the pages of all these objects.
 os.register_at_fork(after_in_child=gc.freeze)
 
-_ON_EACH_DATABASE = re.compile(r"tests\.(functional|model|race|specifications)\.")
+_ON_EACH_DATABASE = re.compile(r"tests\.(dialects|functional|model|race|specifications)\.")
 _MODULE = re.compile(r"tests(\.\w+)*?\.test_\w+(?=\.)")
 
 

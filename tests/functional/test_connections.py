@@ -288,20 +288,6 @@ class TestFile(OutageTestCase):
         self.assertEqual(before, path.read_bytes())
 
 
-class TestFailedCommit(base.LedgerTestCase):
-    def test_nothing_is_left_open(self) -> None:
-        """A COMMIT fails on a connection that works: its transaction must not become part of the next one."""
-        uuids = self.engine.reserve(self.context, {"gpu": 1})
-        other = self.make_engine()  # it has not made them, and so sends a COMMIT of its own
-        dialect = hooks.database_of(other).engine.dialect
-        with mock.patch.object(dialect, "do_commit", side_effect=hooks.refuse_commit(self.backend)):
-            self.assertRaises(exceptions.DatabaseError, other.rollback, self.context, uuids)
-        other.reserve(self.context, {"gpu": 2})
-        self.assertEqual(["reserved"], self.states(*uuids))
-        self.assertEqual((0, 3), self.figures())
-        self.assert_invariants()
-
-
 class TestShared(base.LedgerTestCase):
     """One engine with many users."""
 

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import datetime
-import types
 from unittest import mock
 
 import sqlalchemy as sa
 
-from cyborg_quota import Claim, exceptions, validation
-from cyborg_quota.db.dialects import Dialect, sqlite
+from cyborg_quota import Claim, exceptions
+from cyborg_quota.db.dialects import Dialect
 from tests import base, fixtures, hooks, trees
 
 UTC = datetime.timezone.utc
@@ -148,83 +147,6 @@ class TestGrace(ExpiryTestCase):
     def test_over(self) -> None:
         self.set_expire(self.uuid, utc_now() - 3601 * SECOND)
         self.assertRaises(exceptions.ReservationExpired, self.patient.commit, self.context, [self.uuid])
-
-
-class TestClock(ExpiryTestCase):
-    """Expiry is set and compared by the clock of the database, with microseconds."""
-
-    def test_microseconds_are_kept(self) -> None:
-        """Those of a stored time, and of one that is computed."""
-        (uuid,) = self.quotas.reserve(self.context, {"gpu": 1})
-        moment = datetime.datetime(2040, 5, 6, 7, 8, 9, 123456)
-        self.set_expire(uuid, moment)
-        self.assertEqual(moment, self.expire_of(uuid))
-        lives = [datetime.timedelta(seconds=60, microseconds=117 * n) for n in range(6)]
-        uuids = [self.quotas.reserve(self.context, {"gpu": 1}, ttl)[0] for ttl in lives]
-        self.assertNotEqual({0}, {self.expire_of(uuid).microsecond % 1000 for uuid in uuids})
-
-    def test_an_hour_is_an_hour(self) -> None:
-        """Regardless of the time zone of the server, the session or the host."""
-        for expire in (3600, HOUR, datetime.datetime.now(UTC) + HOUR, utc_now() + HOUR):
-            before = utc_now()
-            (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, expire)
-            found = self.expire_of(uuid)
-            self.assertTrue(before + HOUR - SECOND < found < utc_now() + HOUR + SECOND, found)
-
-    def test_a_caller_whose_clock_is_wrong(self) -> None:
-        """A datetime is converted by the caller's own clock, so its error of ten minutes does not matter."""
-        for minutes in (-10, 10):
-            error = datetime.timedelta(minutes=minutes)
-
-            class Wrong(datetime.datetime):
-                @classmethod
-                def now(cls, tz: datetime.tzinfo | None = None, error: datetime.timedelta = error) -> datetime.datetime:
-                    return super().now(tz) + error
-
-            wrong = types.SimpleNamespace(datetime=Wrong, timezone=datetime.timezone, timedelta=datetime.timedelta)
-            with mock.patch.object(validation, "datetime", wrong):
-                (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, Wrong.now(UTC) + HOUR)
-            self.assertLess(abs(self.expire_of(uuid) - utc_now() - HOUR), 5 * SECOND)
-
-
-class TestExactTime(ExpiryTestCase):
-    """With a stopped clock. (Not on PostgreSQL, whose clock cannot be stopped.)"""
-
-    scenarios = fixtures.SCENARIOS[:2]
-
-    def freeze(self, moment: datetime.datetime) -> None:
-        """Stop the clock of the database."""
-        if self.backend == "sqlite":
-
-            class Frozen(datetime.datetime):
-                @classmethod
-                def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
-                    return moment.replace(tzinfo=tz)
-
-            frozen = types.SimpleNamespace(datetime=Frozen, timezone=datetime.timezone, timedelta=datetime.timedelta)
-            patch = mock.patch.object(sqlite, "datetime", frozen)
-            patch.start()
-            self.addCleanup(patch.stop)
-            return
-        stamp = moment.replace(tzinfo=UTC).timestamp()
-        sql = hooks.database_of(self.engine).engine
-
-        def stop(connection: sa.Connection) -> None:
-            connection.exec_driver_sql(f"SET SESSION timestamp = {stamp:.6f}")
-
-        sa.event.listen(sql, "begin", stop)
-        self.addCleanup(sa.event.remove, sql, "begin", stop)
-
-    def test_exact_expiry_time(self) -> None:
-        """At its expiry a reservation is overdue; one microsecond earlier it is not."""
-        moment = datetime.datetime(2030, 1, 2, 3, 4, 5, 250000)
-        uuids = self.quotas.reserve(self.context, {"gpu": 1, "fpga": 1})
-        self.set_expire(uuids[0], moment)
-        self.set_expire(uuids[1], moment + datetime.timedelta(microseconds=1))
-        self.freeze(moment)
-        self.assertEqual(1, self.quotas.expire(base.ADMIN))
-        self.assertEqual(["expired", "reserved"], self.states(*uuids))
-        self.quotas.commit(self.context, uuids[1:])
 
 
 class TestExtend(ExpiryTestCase):

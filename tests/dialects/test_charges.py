@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a charge grants and refuses, and what it writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+
+from cyborg_quota import UNLIMITED, Constraint, Over, Usage, exceptions
+from cyborg_quota.ledger.limit_source import PathLimits
+from tests import base
+
+
+class TestLimits(base.LedgerTestCase):
+    """A request is granted, or refused with all the reasons."""
+
+    def hold(self, project_id: str = "p1", **deltas: int) -> list[str]:
+        """Commit usage, as a set-up."""
+        context = base.Context(project_id)
+        uuids = self.quotas.reserve(context, deltas)
+        self.quotas.commit(context, uuids)
+        return uuids
+
+    def refused(self, deltas: dict[str, int], **named: object) -> exceptions.OverQuota:
+        return self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, deltas, **named)
+
+    def test_the_example_of_the_specification(self) -> None:
+        self.limits.own[None, "fpga"] = 5
+        self.hold(fpga=3)
+        uuids = self.quotas.reserve(self.context, {"fpga": 2})
+        self.assertEqual((3, 2), self.figures(resource="fpga"))
+        error = self.refused({"fpga": 1})
+        self.assertEqual(
+            "Quota exceeded: project p1, resource fpga: limit 5, used 3, reserved 2, requested 1",
+            str(error),
+        )
+        self.quotas.commit(self.context, uuids)
+        self.assertEqual((5, 0), self.figures(resource="fpga"))
+
+        error = self.refused({"fpga": 1})
+
+        self.assertEqual([Over("p1", "fpga", "project", 5, 1, 5, 0)], error.overs)
+        over = error.overs[0]
+        self.assertEqual((5, 0, None), (over.used, over.reserved, over.subtree))
+        self.assertIn("limit 5, used 5, reserved 0, requested 1", str(error))
+
+    def test_all_violations_are_named_and_sorted(self) -> None:
+        """And no other limits; 0 is a limit. None of the resources is charged."""
+        self.limits.own.update({(None, "gpu"): 1, (None, "fpga"): 0, (None, "gpu.A100"): 7, (None, "vpu"): 9})
+        self.engine.register_resource("vpu")
+        request = {"gpu.A100": 8, "gpu": 2, "fpga": 1, "vpu": 9}
+        error = self.refused(request)
+        named = [(over.resource, over.limit, over.requested) for over in error.overs]
+        self.assertEqual([("fpga", 0, 1), ("gpu", 1, 2), ("gpu.A100", 7, 8)], named)
+        for resource in ("fpga", "gpu", "gpu.A100"):
+            self.assertIn(f"resource {resource}:", str(error))
+        self.assertNotIn("_Refused", "".join(traceback.format_exception(error)), "an internal exception")
+        checked = [dataclasses.replace(over, fits=None) for over in self.quotas.check(self.context, request)]
+        self.assertEqual(list(map(str, error.overs)), list(map(str, checked)), "check also says what fits")
+        self.assertEqual([], self.quotas.list_reservations(base.ADMIN))
+        self.assertEqual(Usage(0, 0, 0), self.quotas.get_usages(self.context)["fpga"])
+
+    def test_none_of_the_claims_is_charged(self) -> None:
+        self.limits.own[None, "gpu"] = 3
+        claims = [base.claim("a", gpu=2), base.claim("b", gpu=2, fpga=1)]
+
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve_many, self.context, claims)
+
+        self.assertEqual(4, error.overs[0].requested)
+        self.assertEqual([], self.quotas.list_reservations(base.ADMIN))
+        self.assertEqual((0, 0), self.figures())
+
+    def test_unlimited(self) -> None:
+        self.limits.own[None, "gpu"] = UNLIMITED
+        self.quotas.reserve(self.context, {"gpu": 1000000})
+        usage = self.quotas.get_usages(self.context)["gpu"]
+        self.assertEqual((UNLIMITED, 1000000, None), (usage.limit, usage.reserved, usage.available))
+
+    def test_a_lowered_limit(self) -> None:
+        """No new reserve is granted; existing reservations can be settled and released, and expire (I6)."""
+        held = self.hold(gpu=4)
+        first, second, third = (self.quotas.reserve(self.context, {"gpu": 2}) for _ in range(3))
+        self.limits.own[None, "gpu"] = 3
+
+        self.assertEqual(-7, self.quotas.get_usages(self.context)["gpu"].available)
+        self.refused({"gpu": 1})
+        self.quotas.commit(self.context, first)
+        self.assertEqual((6, 4), self.figures())
+        self.quotas.rollback(self.context, second)
+        self.make_overdue(*third)
+        self.assertEqual(1, self.quotas.expire(base.ADMIN))
+        self.quotas.release(self.context, held)
+        self.assertEqual((2, 0), self.figures())
+        self.quotas.reserve(self.context, {"gpu": 1})
+
+    def test_a_limit_beyond_all_integers(self) -> None:
+        self.limits.own[None, "gpu"] = 2**80
+        self.limits.subtree_limits["p1", "gpu"] = 2**80
+        self.quotas.reserve(self.context, {"gpu": 1})
+        self.assertEqual((0, 1), self.figures())
+
+    def test_the_tighter_of_two_constraints(self) -> None:
+        self.limits.own[None, "gpu"] = 5
+        self.limits.subtree_limits["p1", "gpu"] = 3
+        self.assertEqual([("subtree", 3)], [(over.scope, over.limit) for over in self.refused({"gpu": 4}).overs])
+        self.quotas.reserve(self.context, {"gpu": 3})
+
+    def test_a_constraint_on_an_unrelated_project_is_an_error(self) -> None:
+        self.limits.bounds = lambda states, resources: [  # type: ignore[method-assign]
+            PathLimits([Constraint("p2", "gpu", 5)])
+        ]
+        self.assertRaises(exceptions.ConfigurationError, self.quotas.reserve, self.context, {"gpu": 1})

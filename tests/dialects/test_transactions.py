@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a transaction sees, and which of its errors are retried."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exc
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import models, path_state
+from cyborg_quota.types import ResourceKey
+from tests import base, fixtures, hooks
+
+KEYS = [ResourceKey("gpu"), ResourceKey("fpga")]
+COUNT = sa.select(sa.func.count()).select_from(models.quota_usages)
+
+
+class TestTransactions(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.database = hooks.database_of(self.engine)
+
+    def fail_once(self, error: Exception) -> None:
+        """Let the next statement of the engine raise this error of the driver."""
+        dialect = self.database.engine.dialect
+        execute = dialect.do_execute
+
+        def do_execute(*_arguments: object) -> None:
+            dialect.do_execute = execute  # type: ignore[method-assign]
+            raise error
+
+        dialect.do_execute = do_execute  # type: ignore[method-assign]
+
+    def test_missing_rows_are_added_once(self) -> None:
+        """An INSERT of a row that exists is ignored, and the row keeps its counters."""
+        self.quotas.reserve(self.context, {"gpu": 2})
+        path = self.database.read(lambda connection: path_state.read_path(connection, "p1", KEYS))
+        for _ in range(2):
+            self.database.write(lambda connection: path_state.make_rows(connection, path, KEYS))
+        self.assertEqual(2, self.database.read(lambda connection: connection.execute(COUNT).scalar_one()))
+        self.assertEqual([(0, 2), (0, 0)], [self.figures(resource=key.resource) for key in KEYS])
+
+    def test_a_lost_connection_is_retried(self) -> None:
+        self.engine.get_usages(self.context)
+        self.fail_once(hooks.disconnect(self.backend))
+        self.quotas.reserve(self.context, {"gpu": 1})
+        self.assertEqual((0, 1), self.figures())
+
+    def test_a_duplicate_key(self) -> None:
+        """oslo.db recognizes it."""
+        self.quotas.reserve(self.context, {"gpu": 1})
+        copy = sa.insert(models.quota_usages).from_select(
+            [one.name for one in models.quota_usages.c if one.name != "id"],
+            sa.select(*(one for one in models.quota_usages.c if one.name != "id")),
+        )
+        self.assertRaises(db_exc.DBDuplicateEntry, self.database.write, lambda connection: connection.execute(copy))
+
+    def test_a_wrong_statement_is_not_retried(self) -> None:
+        statement = sa.text("SELECT * FROM nothing")
+        error = self.assertRaises(
+            exceptions.DatabaseError, self.database.read, lambda connection: connection.execute(statement)
+        )
+        self.assertNotIsInstance(error, exceptions.DatabaseUnavailable)
+
+
+class TestIsolation(base.LedgerTestCase):
+    scenarios = fixtures.SCENARIOS[1:]  # on SQLite, a transaction reads from one snapshot
+
+    def test_read_committed(self) -> None:
+        """A transaction sees what another one has committed since its first statement."""
+
+        def read_twice(connection: sa.Connection) -> list[int]:
+            before = connection.execute(COUNT).scalar_one()
+            self.make_engine().reserve(self.context, {"gpu": 1})
+            return [before, connection.execute(COUNT).scalar_one()]
+
+        self.assertEqual([0, 1], hooks.database_of(self.engine).read(read_twice))
+
+
+class TestFailedCommit(base.LedgerTestCase):
+    def test_nothing_is_left_open(self) -> None:
+        """A COMMIT fails on a connection that works: its transaction must not become part of the next one."""
+        uuids = self.engine.reserve(self.context, {"gpu": 1})
+        other = self.make_engine()  # it has not made them, and so sends a COMMIT of its own
+        dialect = hooks.database_of(other).engine.dialect
+        with mock.patch.object(dialect, "do_commit", side_effect=hooks.refuse_commit(self.backend)):
+            self.assertRaises(exceptions.DatabaseError, other.rollback, self.context, uuids)
+        other.reserve(self.context, {"gpu": 2})
+        self.assertEqual(["reserved"], self.states(*uuids))
+        self.assertEqual((0, 3), self.figures())
+        self.assert_invariants()
