@@ -38,7 +38,7 @@ from tests.race import test_pod_limit_races as pod_limit_races
 from tests.race import test_pod_races as pod_races
 from tests.race import test_provider_races as provider_races
 from tests.race import test_total_limit_races as total_races
-from tests.race.workers import PATIENT, once, race
+from tests.race.workers import PATIENT, PROCESSES, once, race
 from tests.servers import ServerError, galera, machine
 from tests.servers.base import session
 
@@ -238,7 +238,7 @@ class TestCluster(test_base.BaseTestCase):
         self.assertIn(True, granted[-1])  # the control
 
     def capacity_is_claimed(self) -> None:
-        """Eight processes on three nodes claim 1 to 5 of a provider with 100: see tests/race/test_provider_races.py."""
+        """Processes on three nodes claim 1 to 5 of a provider with 100: see tests/race/test_provider_races.py."""
         engines = self.engines("capacity", **PATIENT)
         settle = functools.partial(cluster_faults.wait_until_replicated, self.cluster)
         for name in provider_races.RACES:
@@ -258,7 +258,7 @@ class TestCluster(test_base.BaseTestCase):
             provider_races.detect_naive_code(self, engines, self.cluster.nodes[0].url_of("capacity"), settle)
 
     def pods_are_selected(self) -> None:
-        """Eight processes on three nodes select pods for 1,000 tenants, also when one pod becomes full; then they claim
+        """Processes on three nodes select pods for many tenants, also when one pod becomes full; then they claim
         until both pods are full.
         """
         engines = self.engines("pods", **PATIENT)
@@ -266,12 +266,13 @@ class TestCluster(test_base.BaseTestCase):
         for engine in engines:
             pod_races.prefer_random_pods(engine)
         self.end_connections(engines)
-        numbers = range(pod_races.PROCESSES)
+        numbers = range(PROCESSES)
         # Two processes, on two nodes, select for each tenant.
-        select = functools.partial(pod_races.select_for_all, tenants=pod_races.TENANTS, share=4)
+        select = functools.partial(pod_races.select_for_all, tenants=pod_races.TENANTS, share=PROCESSES // 2)
         shares = race(*(functools.partial(select, engines[number % 3], number) for number in numbers))
-        self.assertEqual(shares[:4] * 2, shares)
-        answers = {tenant: pod for share in shares[:4] for tenant, pod in share.items()}
+        half = shares[: PROCESSES // 2]
+        self.assertEqual(half * 2, shares)
+        answers = {tenant: pod for share in half for tenant, pod in share.items()}
         self.assertEqual(pod_races.TENANTS, len(answers))
         self.assertEqual(pod_races.TENANTS, len(engines[0].pods.list_bindings(base.ADMIN, history=True)))
         with self.step("bindings move"):
@@ -285,12 +286,12 @@ class TestCluster(test_base.BaseTestCase):
         """One pod becomes full: the binding of each of its tenants moves once. ``answers``: the pods of the tenants."""
         engines[0].pods.set_usage(base.ADMIN, "p1", {"gpu": ResourceUse(1, 1)})
         engines[0].close()
-        numbers = range(pod_races.PROCESSES)
+        numbers = range(PROCESSES)
         jobs = [
             functools.partial(pod_races.select_for_all, engines[number % 3], number, pod_races.MOVED)
             for number in numbers
         ]
-        self.assertEqual([{f"tenant{one}": "p2" for one in range(pod_races.MOVED)}] * 8, race(*jobs))
+        self.assertEqual([{f"tenant{one}": "p2" for one in range(pod_races.MOVED)}] * PROCESSES, race(*jobs))
         history = engines[0].pods.list_bindings(base.ADMIN, history=True)
         moved = sum(pod == "p1" for pod in (answers[f"tenant{one}"] for one in range(pod_races.MOVED)))
         self.assertEqual(pod_races.TENANTS + moved, len(history), "each binding has moved once, at the most")
@@ -303,7 +304,7 @@ class TestCluster(test_base.BaseTestCase):
 
     def pods_are_filled(self, engines: Sequence[QuotaEngine]) -> None:
         self.end_connections(engines)
-        numbers = range(pod_races.PROCESSES)
+        numbers = range(PROCESSES)
         claimed = race(*(functools.partial(pod_claim_races.fill, engines[number % 3], number) for number in numbers))
         cluster_faults.wait_until_replicated(self.cluster)
         used = sum(record.used for record in engines[0].capacity.list_inventories(base.ADMIN))
@@ -312,12 +313,14 @@ class TestCluster(test_base.BaseTestCase):
         self.assertEqual(pod_races.TENANTS, len(engines[0].pods.list_bindings(base.ADMIN)))
 
     def limits_per_pod_are_reached(self) -> None:
-        """Eight processes on three nodes claim until the limits of two pods refuse them; not one claim is too many."""
+        """Processes on three nodes claim until the limits of two pods refuse them; not one claim is too many."""
         engines = self.engines("pod_limits", StrictHierarchy(), **PATIENT)
         pod_limit_races.add_pods(engines[0])
         pod_limit_races.set_limits(engines[0])
         self.end_connections(engines)
-        claimed = race(*(functools.partial(pod_limit_races.fill, engines[number % 3], number) for number in range(8)))
+        claimed = race(
+            *(functools.partial(pod_limit_races.fill, engines[number % 3], number) for number in range(PROCESSES))
+        )
         cluster_faults.wait_until_replicated(self.cluster)
         self.assertEqual(sum(pod_limit_races.LIMITS.values()), sum(claimed), claimed)
         for pod, limit in pod_limit_races.LIMITS.items():

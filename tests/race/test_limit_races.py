@@ -18,9 +18,8 @@ from cyborg_quota.types import RecordedChanges
 from tests import base, fixtures, history_replay, on_sqlite
 from tests.functional import test_limits
 from tests.race import test_races
-from tests.race.workers import PATIENT, Signal, race, race_beside, race_in_turns
+from tests.race.workers import PATIENT, PROCESSES, Signal, race, race_beside, race_in_turns
 
-PROCESSES = 8
 ROOM = 3
 
 
@@ -42,7 +41,7 @@ def is_allowed(engine: QuotaEngine, project_id: str, limit: int) -> bool:
 
 class TestSiblings(LimitRaceTestCase):
     def test_concurrent_limits_of_siblings_stay_within_the_parent(self) -> None:
-        """Each of eight administrators raises another child by 10, and the parent allows three of these changes."""
+        """Each administrator raises another child by 10, and the parent allows three of these changes."""
         families = self.make_families(3, 10 * PROCESSES + 10 * ROOM, dict.fromkeys(range(PROCESSES), 10))
         turns = [[functools.partial(is_allowed, self.engine, child, 20) for child in one] for one in families.values()]
         for children, admitted in zip(families.values(), race_in_turns(turns), strict=True):
@@ -220,7 +219,7 @@ class TestHistory(LimitRaceTestCase):
         self.make_tree({"a": None, "b": None, "leaf": "a"})
         self.add_provider("n1", gpu=1)
         self.start()
-        race(*(functools.partial(self.change, seed) for seed in range(8)))
+        race(*(functools.partial(self.change, seed) for seed in range(6)))
         self.assertEqual([], history_replay.differences(self.engine))
 
     @on_sqlite

@@ -16,7 +16,7 @@ from cyborg_quota.db.database import Database
 from cyborg_quota.limits.models import Flat
 from tests import base, history_replay
 from tests.race import test_limit_races
-from tests.race.workers import race
+from tests.race.workers import PROCESSES, race
 
 LIMIT, LOWERED, RAISED = 5, 2, 10**6
 """The limit of each project, and what an override lowers and raises it to. RAISED is never reached."""
@@ -56,9 +56,9 @@ class TestBeginAndEnd(test_limit_races.LimitRaceTestCase):
 
 class TestSiblings(test_limit_races.LimitRaceTestCase):
     def test_overrides_of_siblings_made_at_once_stay_within_the_parent(self) -> None:
-        """Eight administrators each make an override of another child, for spans that overlap; three fit."""
+        """Administrators make an override of another child, for spans that overlap; three fit."""
         self.set(None, 0)
-        children = [f"child{number}" for number in range(8)]
+        children = [f"child{number}" for number in range(PROCESSES)]
         self.make_tree({"parent": None, **dict.fromkeys(children, "parent")})
         self.set("parent", 3)
         now = self.database.read(overrides.now)

@@ -11,9 +11,8 @@ from cyborg_quota import ANY, SELECT, Inventory, QuotaEngine, exceptions
 from tests import base, hooks
 from tests.base import ADMIN
 from tests.race.test_provider_races import claim_until_full
-from tests.race.workers import PATIENT, once, race
+from tests.race.workers import PATIENT, PROCESSES, once, race
 
-PROCESSES = 8
 TOTAL = 30
 """What each of two providers of each of two pods has."""
 
@@ -74,7 +73,7 @@ class TestClaims(base.LedgerTestCase):
         self.assert_invariants()
 
     def claim_together(self, project_id: str) -> list[Any]:
-        """Eight processes claim 1 each, and all of them have selected the pod before any of them writes."""
+        """The processes claim 1 each, and all of them have selected the pod before any of them writes."""
         claimer = self.engine._driver.subjects["capacity"]
         self.useFixture(hooks.Meanwhile(claimer, "prepare", once(PROCESSES), after=True))
         self.engine.close()

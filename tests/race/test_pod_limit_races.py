@@ -14,9 +14,8 @@ from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from tests import base, fixtures
 from tests.base import ADMIN
 from tests.race.test_races import reserve_until_refused
-from tests.race.workers import PATIENT, race
+from tests.race.workers import PATIENT, PROCESSES, race
 
-PROCESSES = 8
 LIMITS = {"p1": 23, "p2": 17}
 
 

@@ -16,9 +16,8 @@ from cyborg_quota.types import PodChoice
 from cyborg_quota.types.capacity import Candidate, ResourceUse
 from tests import base, fixtures, hooks
 from tests.base import ADMIN
-from tests.race.workers import once, race
+from tests.race.workers import PROCESSES, once, race
 
-PROCESSES = 8
 TENANTS = 200 * fixtures.MORE
 RACED = 16
 """The number of tenants for which all processes select."""
@@ -62,7 +61,7 @@ class TestSelect(base.LedgerTestCase):
         return select_for_all(self.engine, number, tenants)
 
     def select_for_share(self, number: int) -> tuple[dict[str, str | None], dict[str, str | None]]:
-        """First for the tenants for which all processes select, then for an eighth of all."""
+        """First for the tenants for which all processes select, then for a share of all."""
         raced = select_for_all(self.engine, number, RACED)
         return raced, select_for_all(self.engine, number, TENANTS, share=PROCESSES)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eight processes claim 1 to 5 of a provider with 100: unchanged, while its inventory is changed, while it is removed.
+"""Processes claim 1 to 5 of a provider with 100: unchanged, while its inventory is changed, while it is removed.
 
 What is claimed never exceeds the capacity, and in the end it is the capacity. tests/faults/test_galera.py runs the same
 races, and the same wrong implementations, on several nodes of a cluster.
@@ -22,9 +22,8 @@ from cyborg_quota.db import inventories
 from tests import base, fixtures, hooks, on_sqlite
 from tests.base import ADMIN
 from tests.race import naive
-from tests.race.workers import PATIENT, Signal, race, race_in_turns
+from tests.race.workers import PATIENT, PROCESSES, Signal, race, race_in_turns
 
-PROCESSES = 8
 CAPACITY = 100
 CHANGES = 4 * fixtures.MORE
 """The number of changes of the inventory."""

@@ -18,9 +18,8 @@ from cyborg_quota import Claim, QuotaEngine, exceptions
 from cyborg_quota.db.database import Database
 from tests import base, fixtures, on_sqlite, trees
 from tests.race import naive
-from tests.race.workers import PATIENT, once, race, race_beside, race_in_turns
+from tests.race.workers import PATIENT, PROCESSES, once, race, race_beside, race_in_turns
 
-PROCESSES = 8
 LIMIT = 100
 
 
@@ -108,7 +107,7 @@ class TestFirstUseRace(RaceTestCase):
 
 
 class TestDeliveryRace(RaceTestCase):
-    def test_one_call_delivered_eight_times_is_charged_once(self) -> None:
+    def test_one_call_delivered_several_times_is_charged_once(self) -> None:
         self.limits.own[None, "gpu"] = 3
         contexts = [base.Context(f"p{turn}") for turn in range(3)]
         claims = [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 2, "fpga": 1})]

@@ -22,7 +22,7 @@ from cyborg_quota.db.prepared import ListStatement
 from tests import base, fixtures, hooks, invariants
 from tests.base import ADMIN
 from tests.race.interleaving import interleave
-from tests.race.workers import race
+from tests.race.workers import PROCESSES, race
 
 LIMIT = 5
 Call = Callable[[QuotaEngine, str], object]
@@ -275,8 +275,6 @@ class TestNaive(ResizeRaceTestCase):
 
 
 class TestProcesses(ResizeRaceTestCase):
-    PROCESSES = 6
-
     def grow(self, number: int) -> int:
         """Grow one claim until that is refused; reduce it now and then. Returns what it holds."""
         amount = 1
@@ -295,10 +293,10 @@ class TestProcesses(ResizeRaceTestCase):
         for limit, capacity in ((60, 1000), (1000, 60)):
             self.limits.own["p1", "gpu"] = limit
             self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(capacity, max_unit=1000)})
-            for number in range(self.PROCESSES):
+            for number in range(PROCESSES):
                 self.engine.reserve(ADMIN, {"gpu": 1}, project_id="p1", consumer=f"c{number}", provider="n1")
             self.engine.close()
-            amounts = race(*(functools.partial(self.grow, number) for number in range(self.PROCESSES)))
+            amounts = race(*(functools.partial(self.grow, number) for number in range(PROCESSES)))
             self.assertEqual(sum(amounts), self.held("p1"))
             self.assertEqual(60, self.held("p1"), amounts)
             self.assert_invariants()

@@ -11,8 +11,8 @@ from cyborg_quota import ANY, QuotaEngine
 from cyborg_quota.db import inventories
 from tests import base, on_sqlite
 from tests.base import ADMIN
-from tests.race.test_provider_races import CAPACITY, PROCESSES, claim_until_full, context_of
-from tests.race.workers import PATIENT, race
+from tests.race.test_provider_races import CAPACITY, claim_until_full, context_of
+from tests.race.workers import PATIENT, PROCESSES, race
 
 BOTH = {"gpu": "n1", "fpga": "pool"}
 
