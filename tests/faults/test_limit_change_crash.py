@@ -124,7 +124,7 @@ class CrashTestCase(test_limits.LimitsTestCase, kill_points.KillTestCase):
         return self.kills(restore, connect_and_change)
 
 
-class ChangesTestCase(CrashTestCase):
+class TestKilledChanges(CrashTestCase):
     def test_a_change_and_its_history_are_both_stored_or_neither(self) -> None:
         for name, step in self.steps().items():
             outcomes = set()
@@ -141,7 +141,7 @@ class ChangesTestCase(CrashTestCase):
         self.assertEqual([], self.engine.audit(base.ADMIN))
 
 
-class TestKilledChanges(ChangesTestCase):
+class TestControl(CrashTestCase):
     @on_sqlite
     def test_naive_is_detected(self) -> None:
         """Writes the history in the transaction after that of the change: one of the kills leaves a difference."""
@@ -214,7 +214,7 @@ class TestKilledTotals(CrashTestCase):
         self.assert_invariants()
 
 
-class TestKilledCapacityChanges(ChangesTestCase):
+class TestKilledCapacityChanges(TestKilledChanges):
     """The same for the providers n1, which has 8 gpu and 4 fpga, and n2."""
 
     def setUp(self) -> None:
