@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from cyborg_quota import QuotaEngine, exceptions
-from tests import base
+from tests import base, fixtures
 from tests.functional import test_limits
-from tests.race.workers import TIMEOUT_SECONDS, race
+from tests.race.workers import PROCESSES, TIMEOUT_SECONDS, race
 
-WORKERS = 6
 LIMIT = 20
 PAUSE_SECONDS = 0.01
-TURNS = 20
+TURNS = 10 * fixtures.MORE
 """The attempts of each process after the total limit is enforced."""
 ROOTS = [f"root{number}" for number in range(8)]
 _FORK = multiprocessing.get_context("fork")
@@ -51,6 +50,7 @@ def _switch(engine: QuotaEngine, is_enforced: Any, has_seen: Any, running: Any) 
     samples = []
     while running.value > 0:
         samples.append(totals.list_total_limits(base.ADMIN)[0].held)
+        time.sleep(PAUSE_SECONDS)
     return samples
 
 
@@ -99,6 +99,6 @@ class TestTotalLimitRaces(test_limits.LimitsTestCase):
             self.hold(project_id, 1)
         self.engine.close()
         self.database.close()
-        switch_while_processes_reserve(self, self.engine, [self.engine] * WORKERS)
+        switch_while_processes_reserve(self, self.engine, [self.engine] * PROCESSES)
         self.assert_invariants()
         self.assertEqual([], self.engine.audit(base.ADMIN))
