@@ -23,7 +23,7 @@ from cyborg_quota import QuotaEngine
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.driver import DbQuotaDriver, DriverSettings
-from cyborg_quota.limits.changes import MOST_MOVED_ROWS, MOST_MOVED_ROWS_OF_ONE_WRITER
+from cyborg_quota.limits.changes import MAX_MOVED_ROWS, MAX_MOVED_ROWS_OF_ONE_WRITER
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
@@ -90,7 +90,7 @@ def run(backend: str, projects: int, rows: int) -> None:
 
 def most_moved_rows(backend: str) -> int:
     """Return the maximum number of usage rows that one import moves."""
-    return MOST_MOVED_ROWS_OF_ONE_WRITER if backend == "sqlite" else MOST_MOVED_ROWS
+    return MAX_MOVED_ROWS_OF_ONE_WRITER if backend == "sqlite" else MAX_MOVED_ROWS
 
 
 def main() -> None:

@@ -54,7 +54,7 @@ LOST = (
 Expire = int | datetime.timedelta | datetime.datetime | None
 
 
-class Place(TypedDict, total=False):
+class ProviderChoice(TypedDict, total=False):
     """Where a claim takes capacity, as ``reserve`` gets it."""
 
     provider: str | Mapping[str, str] | None
@@ -227,7 +227,7 @@ class QuotaEngine(Queries):
         of this pod, which needs the policy rule cyborg_quota:pod:see. Raises PodNotFound, LimitsUnavailable.
         """
         project_id = validation.project_of(context, project_id)
-        _, in_pod = self._place(context, project_id, None, pod)
+        _, in_pod = self._provider_choice(context, project_id, None, pod)
         request = validation.check_deltas(deltas, self._resources)
         sees_all = validation.is_admin(context) and not redacted
         return self._driver.headroom.check(project_id, request, sees_all=sees_all, pod=in_pod)
@@ -475,7 +475,7 @@ def attachment(
     group: str | None = None,
     expire: Expire = None,
     project_id: str | None = None,
-    **place: Unpack[Place],
+    **choice: Unpack[ProviderChoice],
 ) -> Iterator[list[str]]:
     """Reserve ``deltas``, run the block (the attach), commit. Yields the reservations' UUIDs.
 
@@ -486,11 +486,11 @@ def attachment(
     again and committed. An error of this second attempt (such as OverQuota) means that the accelerator is attached but
     not charged: detach it.
 
-    ``place``: ``provider`` and what belongs to it, as in ``QuotaEngine.reserve``. With ANY, the attach needs to know
+    ``choice``: ``provider`` and what belongs to it, as in ``QuotaEngine.reserve``. With ANY, the attach needs to know
     which provider was chosen: read it with ``QuotaEngine.get_reservations``. The second attempt then names that one.
     """
     reserve = functools.partial(engine.reserve, context, deltas, expire, project_id, consumer=consumer, group=group)
-    uuids = reserve(**place)
+    uuids = reserve(**choice)
     try:
         yield uuids
     except BaseException:
@@ -501,11 +501,11 @@ def attachment(
     except LOST as lost:
         LOG.warning("%s The attach of consumer %s succeeded, so its deltas are charged again.", lost, consumer)
         roll_back_rest(engine, context, uuids, project_id)
-        if place.get("provider") == ANY:
+        if choice.get("provider") == ANY:
             rows = engine.get_reservations(context, project_id, consumer=consumer)
             chosen = {row.resource: row.provider for row in rows if row.uuid in uuids and row.provider}
-            place = {"provider": chosen} if chosen else place
-        uuids = reserve(**place)
+            choice = {"provider": chosen} if chosen else choice
+        uuids = reserve(**choice)
         engine.commit(context, uuids, project_id)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from cyborg_quota import exceptions, validation
 from cyborg_quota.ledger.enforcement import Bundles
 from cyborg_quota.policy import FITS_RULE, SEE_PODS
+from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.subject import Subject, admin_call
 from cyborg_quota.types import (
     ANY,
@@ -74,8 +75,8 @@ class Queries(Subject):
         available. Raises NotAuthorized, PodNotFound.
         """
         project_id = validation.project_of(context, project_id)
-        place = self._place(context, project_id, provider, pod)
-        found = self._driver.headroom.read(project_id, self._resources.names(), *place)
+        choice = self._provider_choice(context, project_id, provider, pod)
+        found = self._driver.headroom.read(project_id, self._resources.names(), *choice)
         shown = self._authority.visible(context, project_id, list(found.values()))
         return dict(zip(found, shown, strict=True))
 
@@ -96,10 +97,10 @@ class Queries(Subject):
         project_id = validation.project_of(context, project_id)
         checked = validation.check_deltas(bundle, self._resources)
         return self._driver.headroom.count_bundles(
-            project_id, checked, *self._place(context, project_id, provider, pod)
+            project_id, checked, *self._provider_choice(context, project_id, provider, pod)
         )
 
-    def _place(
+    def _provider_choice(
         self, context: Context, project_id: str, provider: str | None, pod: str | None
     ) -> tuple[str | None, str | None]:
         """``provider``, or None if the context may not learn what fits there; and ``pod``.
@@ -110,7 +111,9 @@ class Queries(Subject):
         in_pod = validation.optional_name("pod", pod)
         if in_pod is not None:
             if checked not in (None, ANY):
-                raise exceptions.InvalidRequest("Of a pod, what fits is that of any of its providers: give no other.")
+                raise exceptions.InvalidRequest(
+                    f"Give a pod or a provider, not both: pod {safe_repr(in_pod)}, provider {safe_repr(checked)}."
+                )
             if not self._authority.allows(context, SEE_PODS, project_id):
                 raise exceptions.NotAuthorized("naming a pod")
             self._driver.require_pod(in_pod)
@@ -127,7 +130,7 @@ class Queries(Subject):
         policy rule cyborg_quota:pod:see. Raises NotAuthorized.
         """
         project_id = validation.project_of(context, project_id)
-        _, in_pod = self._place(context, project_id, None, pod)
+        _, in_pod = self._provider_choice(context, project_id, None, pod)
         return self._driver.headroom.read_detail(project_id, self._resources.names(), in_pod)
 
     @admin_call

@@ -51,15 +51,15 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         close(self._file)
 
     def put(self, value: Any) -> int:
-        """Add a value; returns its place. Raises QuotaError if the file cannot be written."""
+        """Add a value; returns its offset. Raises QuotaError if the file cannot be written."""
         with writing():
             self._file.seek(0, os.SEEK_END)
-            place = self._file.tell()
+            offset = self._file.tell()
             self._file.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
             self._file.flush()
-        return place
+        return offset
 
-    def get(self, place: int) -> Any:
-        """The value at ``place``."""
-        self._file.seek(place)
+    def get(self, offset: int) -> Any:
+        """The value at ``offset``."""
+        self._file.seek(offset)
         return json.loads(self._file.readline())

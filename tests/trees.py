@@ -38,7 +38,7 @@ def move(database: Database, project_id: str, parent_id: str | None) -> None:
 
 def place(connection: Connection, project_id: str, parent_id: str | None) -> None:
     """The same, in a transaction."""
-    moves.place_all(connection, {}, {project_id: parent_id})
+    moves.set_parents(connection, {}, {project_id: parent_id})
 
 
 def subtrees(connection: sa.Connection, resource: str) -> dict[str, int]:

@@ -99,8 +99,8 @@ def _validate(validator: Any, value: Any, where: str = "") -> None:
     except RecursionError:
         raise Refused(400, "The body is nested too deeply.") from None
     if error is not None:
-        place = ".".join([where, *map(str, error.absolute_path)]).strip(".") or "body"
-        raise Refused(400, f"Invalid {place[:_MAX_SHOWN]}: {_shorten(error.message)}.")
+        position = ".".join([where, *map(str, error.absolute_path)]).strip(".") or "body"
+        raise Refused(400, f"Invalid {position[:_MAX_SHOWN]}: {_shorten(error.message)}.")
 
 
 def _shorten(message: str) -> str:

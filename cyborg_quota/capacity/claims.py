@@ -27,7 +27,7 @@ from cyborg_quota.capacity.tables import Candidate, Share
 from cyborg_quota.conf import plugins
 from cyborg_quota.db import inventories, resource_providers
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.inventories import InventoryClaim, Place
+from cyborg_quota.db.inventories import InventoryClaim, InventoryLocation
 from cyborg_quota.db.resource_providers import StoredProvider
 from cyborg_quota.ledger.enforcers import Enforcer, Parts, PendingClaim, Refused, Rooms, conflict
 from cyborg_quota.types import ANY, Claim, InventoryKey, ReserveRequest, ResizeRequest, ResourceKey, Row
@@ -41,7 +41,7 @@ _CANDIDATES: Final = 8
 _SEE: Final = "headroom with the provider ANY is the largest amount that fits; `capacity show` shows what is free"
 
 _MAX_CACHED: Final = 50_000
-"""The most entries of each kind. When it is exceeded, that cache is cleared."""
+"""The maximum number of entries of each kind. When it is exceeded, that cache is cleared."""
 
 _MAX_CACHED_SECONDS: Final = 60.0
 """After this time, a name is read again: another provider may have it now."""
@@ -94,27 +94,27 @@ class CapacityEnforcer(Enforcer):
         """
         named = [item for item in _named(pending) if not item.provider_ids]
         found = self._cache.provider_ids(_names(named))
-        places = None if found is None else self._cache.places(_keys(named, found))
-        if found is not None and places is not None:
-            _choose_named(named, found, places)
+        locations = None if found is None else self._cache.locations(_keys(named, found))
+        if found is not None and locations is not None:
+            _choose_named(named, found, locations)
         elif named:
             self._database.read(lambda connection: self.place_named(connection, named))
         if anywhere := _anywhere(pending):
-            self._database.read(lambda connection: self.place(connection, anywhere, pending))
+            self._database.read(lambda connection: self.choose_providers(connection, anywhere, pending))
 
     def place_named(self, connection: Connection, named: Sequence[PendingClaim]) -> None:
         """Read the providers and the inventories that claims name. Raises ProviderNotFound."""
         found = self._ids_of(connection, named)
-        places = inventories.places_of(connection, _keys(named, found))
-        self._cache.remember(found, places)
-        _choose_named(named, found, places)
+        locations = inventories.locations_of(connection, _keys(named, found))
+        self._cache.remember(found, locations)
+        _choose_named(named, found, locations)
 
     def _ids_of(self, connection: Connection, named: Iterable[PendingClaim]) -> dict[str, int]:
         """The ids of the providers that these claims name. Raises ProviderNotFound."""
         found = find_providers(self._database, connection, _names(named))
         return {name: stored.id for name, stored in found.items()}
 
-    def place(
+    def choose_providers(
         self,
         connection: Connection,
         claims: Sequence[PendingClaim],
@@ -189,8 +189,10 @@ class CapacityEnforcer(Enforcer):
                     continue
                 item = waiting.pop()
                 keys = {name: chosen.key(name) for name in amounts}
-                places = {key: Place(chosen.inventory_ids[name], chosen.pod) for name, key in keys.items()}
-                item.choose({name: key.provider_id for name, key in keys.items()}, places)
+                locations = {
+                    key: InventoryLocation(chosen.inventory_ids[name], chosen.pod) for name, key in keys.items()
+                }
+                item.choose({name: key.provider_id for name, key in keys.items()}, locations)
                 taken.add(item)
                 self._push(heap, taken.left(chosen), chosen, amounts)
             if waiting and not heap:  # claims of other amounts use up those that were read, or no more exist
@@ -278,8 +280,8 @@ class CapacityEnforcer(Enforcer):
                 )
             return True
         chosen = {key: inventory_id for item in pending for key, inventory_id in item.inventory_ids.items()}
-        places = self._database.read_synced(lambda connection: inventories.places_of(connection, chosen))
-        return any(place.inventory_id != chosen[key] for key, place in places.items())
+        locations = self._database.read_synced(lambda connection: inventories.locations_of(connection, chosen))
+        return any(location.inventory_id != chosen[key] for key, location in locations.items())
 
     def explain(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> None:
         """Raise OverCapacity if a claim does not fit."""
@@ -288,7 +290,7 @@ class CapacityEnforcer(Enforcer):
         def work(connection: Connection) -> list[CapacityOver]:
             overs = self._violations(connection, named) if named else []
             if not overs and (anywhere := _anywhere(pending)) and self._database.is_galera(connection):
-                self.place(connection, anywhere, pending)
+                self.choose_providers(connection, anywhere, pending)
             if not overs and named:  # (the next attempt uses what is read here)
                 self.place_named(connection, named)
             return overs
@@ -363,7 +365,7 @@ class ProviderCache:
 
     def __init__(self) -> None:
         self._providers: dict[str, tuple[int, float]] = {}
-        self._inventories: dict[InventoryKey, Place] = {}
+        self._inventories: dict[InventoryKey, InventoryLocation] = {}
 
     def provider_ids(self, names: Collection[str]) -> dict[str, int] | None:
         """The ids of the providers with these names or UUIDs; None unless all of them are cached."""
@@ -376,13 +378,13 @@ class ProviderCache:
             found[name] = entry[0]
         return found
 
-    def places(self, keys: Collection[InventoryKey]) -> dict[InventoryKey, Place] | None:
+    def locations(self, keys: Collection[InventoryKey]) -> dict[InventoryKey, InventoryLocation] | None:
         """These inventories; None unless all of them are cached."""
         found = {key: self._inventories.get(key) for key in keys}
-        known = {key: place for key, place in found.items() if place is not None}
+        known = {key: location for key, location in found.items() if location is not None}
         return known if len(known) == len(found) else None
 
-    def remember(self, providers: Mapping[str, int], inventories: Mapping[InventoryKey, Place]) -> None:
+    def remember(self, providers: Mapping[str, int], inventories: Mapping[InventoryKey, InventoryLocation]) -> None:
         """Store what was just read."""
         if len(self._providers) > _MAX_CACHED:
             self._providers.clear()
@@ -461,11 +463,11 @@ def _keys(named: Iterable[PendingClaim], found: Mapping[str, int]) -> list[Inven
 
 
 def _choose_named(
-    named: Iterable[PendingClaim], found: Mapping[str, int], places: Mapping[InventoryKey, Place]
+    named: Iterable[PendingClaim], found: Mapping[str, int], locations: Mapping[InventoryKey, InventoryLocation]
 ) -> None:
     """Choose the inventories of claims that name a provider; a claim of which one does not exist stays incomplete."""
     for item in named:
-        existing = {key: places[key] for key in _keys([item], found) if key in places}
+        existing = {key: locations[key] for key in _keys([item], found) if key in locations}
         item.choose({resource: found[name] for resource, name in item.named.items()}, existing)
 
 

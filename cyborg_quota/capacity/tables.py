@@ -92,8 +92,8 @@ def _largest_first(amounts: Mapping[str, int]) -> list[str]:
     return sorted(amounts, key=lambda resource: (-amounts[resource], resource))
 
 
-_MOST_JOINED: Final = 2
-"""The most inventories that are joined: the server then begins with the rarer resource. More of them are counted,
+_MAX_JOINED: Final = 2
+"""The maximum number of inventories that are joined: the server then begins with the rarer resource. More are counted,
 because the time to plan a join grows exponentially, and MariaDB joins 61 tables at most."""
 
 
@@ -119,9 +119,9 @@ def fits_wanted(row: Any, amounts: sa.Subquery) -> sa.ColumnElement[bool]:
 def fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
     """The inventories of this number of resources of one provider: the tables, their join, and that they all fit.
 
-    The tables are those of the first resources: at most _MOST_JOINED.
+    The tables are those of the first resources: at most _MAX_JOINED.
     """
-    tables = [inventories.alias(f"inventory_{index}") for index in range(min(size, _MOST_JOINED))]
+    tables = [inventories.alias(f"inventory_{index}") for index in range(min(size, _MAX_JOINED))]
     first = tables[0]
     source: Any = first
     conditions = []
@@ -133,7 +133,7 @@ def fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
         # (The CASE keeps PostgreSQL from searching the index by units: it would then sort all rows that it finds.)
         fits = sa.case((fits_units(amount, table.c), sa.literal_column("1")), else_=sa.literal_column("0"))
         conditions += [is_resource, table.c.free >= amount, fits != sa.literal_column("0")]
-    if size > _MOST_JOINED:
+    if size > _MAX_JOINED:
         amounts, other = wanted(size), inventories.alias("other")
         of_provider = sa.and_(other.c.provider_id == first.c.provider_id, fits_wanted(other.c, amounts))
         number = sa.select(sa.func.count()).select_from(amounts.join(other, of_provider)).correlate(first)
@@ -255,8 +255,8 @@ def _is_served(provider_id: Any, lacking: int) -> list[sa.ColumnElement[bool]]:
     ]
 
 
-_MOST_SHARED: Final = 30
-"""The most resources of one claim that pools may have."""
+_MAX_SHARED: Final = 30
+"""The maximum number of resources of one claim that pools may have."""
 
 
 def find_shares(connection: sa.Connection, amounts: Mapping[str, int], pod: str | None = None) -> list[Share]:
@@ -279,7 +279,7 @@ def find_shares(connection: sa.Connection, amounts: Mapping[str, int], pod: str 
     if not pools:
         return []
     # Of each provider that is served, the resources that it has, as the sum of powers of two.
-    names = sorted({name for share in pools.values() for name in share.free})[:_MOST_SHARED]
+    names = sorted({name for share in pools.values() for name in share.free})[:_MAX_SHARED]
     bits = sa.case(
         *((_row.resource == name, sa.literal_column(str(2**bit))) for bit, name in enumerate(names)), else_=0
     )

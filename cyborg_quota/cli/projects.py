@@ -36,7 +36,7 @@ NAME_COLUMN: Final = "project_name"
 _LOOKS_LIKE_ID: Final = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _MAX_SHOWN: Final = 5
 _MAX_HOLDINGS: Final = 500
-"""The most projects of one call of list_holdings."""
+"""The maximum number of projects of one call of list_holdings."""
 _NEEDS_KEYSTONE: Final = "needs Keystone: set its URL and credentials in [oslo_limit] (auth_type, auth_url, ...)."
 _FORCE: Final = "If it is the id of a project nevertheless, add --force."
 
@@ -128,13 +128,13 @@ def new_projects_notice(shell: Shell, changes: Iterable[RecordedChange], *, dry_
         return None
     notice, id_is_wrong = _new(new[0]), "the id is wrong"
     if len(new) > 1:
-        notice = f"{len(new)} projects are new: they had no usage, limit or place in the tree before: {_shown(new)}."
+        notice = f"{len(new)} projects are new: they had no usage, limit or parent before: {_shown(new)}."
         id_is_wrong = "an id is wrong"
     return notice if dry_run else f"{notice} If {id_is_wrong}, remove the project with `project delete`."
 
 
 def _new(project_id: str) -> str:
-    return f"Project {project_id!a} is new: it had no usage, limit or place in the tree before."
+    return f"Project {project_id!a} is new: it had no usage, limit or parent before."
 
 
 def _shown(ids: Sequence[str]) -> str:

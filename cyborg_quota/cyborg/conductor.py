@@ -27,16 +27,18 @@ LOG = logging.getLogger(__name__)
 class ConductorManager(manager.ConductorManager):  # type: ignore[misc]
     """Reserves before a PATCH binds, and settles every reservation of the PATCH."""
 
-    _upkeep: repair.Upkeep | None = None
+    _periodic_tasks: repair.PeriodicTasks | None = None
 
     def init_host(self) -> None:
         super().init_host()
         metrics.serve_counters(process_state.conf())  # here, because this runs after the fork
-        self._upkeep = repair.Upkeep(process_state.conf(), process_state.bind_tracker(), process_state.repair())
+        self._periodic_tasks = repair.PeriodicTasks(
+            process_state.conf(), process_state.bind_tracker(), process_state.repair()
+        )
 
     def periodic_tasks(self, context: Any, raise_on_error: bool = False) -> Any:  # noqa: ARG002
         """Run the periodic work that is due; returns the seconds until the next call."""
-        return None if self._upkeep is None else self._upkeep.turn()
+        return None if self._periodic_tasks is None else self._periodic_tasks.turn()
 
     def arq_apply_patch(self, context: Any, patch_list: Any, valid_fields: Any) -> None:
         """Bind and unbind as Cyborg does, and charge each bind."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-_MOST_DIFFERENCES: Final = 50_000
+_MAX_DIFFERENCES: Final = 50_000
 """The number of differences of each kind that are kept in memory and repaired at a time."""
 _BATCH_ROWS: Final = 200
 """The number of differences repaired in one transaction."""
@@ -38,7 +38,7 @@ _FREE_CHANGES: Final = 10
 _OVERTAKEN: Final = (exceptions.ReservationConflict, exceptions.ReservationError, exceptions.InvalidRequest)
 """Errors of a repair whose ARQ has changed concurrently. The repair of the other ARQs continues."""
 
-_MOST_FAILURES: Final = 20
+_MAX_FAILURES: Final = 20
 """After so many repairs that failed in the database, the repair ends: all the others may fail too."""
 
 _FREE_LOSSES: Final = 5
@@ -130,7 +130,7 @@ class Reconciler:
         return report
 
     def _compare(self, observed: Iterable[Observation]) -> Report:
-        return compare(observed, self.resources, self.source, most=_MOST_DIFFERENCES)
+        return compare(observed, self.resources, self.source, most=_MAX_DIFFERENCES)
 
     def claim_source(self, replaced: str | None = None, *, force: bool = False) -> int:
         """Set the source of live charges whose source is ``replaced`` and that are of an ARQ; returns how many.
@@ -248,7 +248,7 @@ class Reconciler:
             if len(batch) > 1 and not isinstance(error, exceptions.DatabaseUnavailable):
                 return [done for difference in batch for done in self._repair([difference], failures)]
             failures += [error] * isinstance(error, exceptions.DatabaseError)
-            if isinstance(error, exceptions.DatabaseUnreachable) or len(failures) >= _MOST_FAILURES:
+            if isinstance(error, exceptions.DatabaseUnreachable) or len(failures) >= _MAX_FAILURES:
                 raise
             for difference in batch:
                 LOG.warning("Not repaired%s: %s: %s", ", only released" if is_released else "", difference, error)

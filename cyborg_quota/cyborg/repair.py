@@ -30,7 +30,7 @@ RETRY_SECONDS: Final = 10.0
 """The interval between comparisons that fail although the ledger is reachable."""
 _MAX_LOGGED: Final = 10
 _TURN_SECONDS: Final = 5.0
-"""The longest time between two turns of Upkeep: less than a call of the ledger is retried during an outage."""
+"""The longest time between two turns of PeriodicTasks: less than a call of the ledger is retried during an outage."""
 _NOT_REPAIRED: Final = (
     " (not repaired: a charge has another source or none; see cyborg-quota reconcile --claim-source, or, after a "
     "change of [cyborg] source, --claim-source FROM)"
@@ -157,7 +157,7 @@ class Repair:
             LOG.debug("The ledger agrees with Cyborg's records for all %d accelerators.", report.compared)
 
 
-class Upkeep:
+class PeriodicTasks:
     """The periodic work of the conductor: extend, expire, reconcile.
 
     ``turn`` is called repeatedly, by one thread, and raises nothing.

@@ -46,7 +46,7 @@ class InventoryClaim(NamedTuple):
     total: int
 
 
-class Place(NamedTuple):
+class InventoryLocation(NamedTuple):
     """An inventory from which a claim may take: its id, and the pod of its provider, read at one moment.
 
     The id is another one when the provider has changed its pod: see ``renew``.
@@ -151,18 +151,18 @@ _PLACES: Final = ListStatement(
 )
 
 
-def places_of(connection: sa.Connection, keys: Iterable[InventoryKey]) -> dict[InventoryKey, Place]:
+def locations_of(connection: sa.Connection, keys: Iterable[InventoryKey]) -> dict[InventoryKey, InventoryLocation]:
     """Those of these inventories that exist."""
     wanted = set(keys)
     rows = _PLACES.rows(connection, sorted({key.provider_id for key in wanted}), {})
-    places = {InventoryKey(row.provider_id, row.resource): Place(row.id, row.pod) for row in rows}
-    return {key: place for key, place in places.items() if key in wanted}
+    locations = {InventoryKey(row.provider_id, row.resource): InventoryLocation(row.id, row.pod) for row in rows}
+    return {key: location for key, location in locations.items() if key in wanted}
 
 
 def ids_of(connection: sa.Connection, keys: Iterable[InventoryKey]) -> dict[InventoryKey, int]:
     """The ids of those of these inventories that exist, in the order in which they are locked."""
-    places = places_of(connection, keys)
-    return {key: place.inventory_id for key, place in sorted(places.items(), key=lambda item: item[1].inventory_id)}
+    ids = {key: location.inventory_id for key, location in locations_of(connection, keys).items()}
+    return dict(sorted(ids.items(), key=lambda item: item[1]))
 
 
 # --- Administration: the transaction must have locked the provider (resource_providers.advance) ---

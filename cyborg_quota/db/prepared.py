@@ -52,7 +52,7 @@ class Statement:
 
 
 _MAX_VALUES: Final = 2048
-"""The most values of one statement. A maintenance batch of the default size needs one statement. A power of two."""
+"""The maximum number of values of one statement, a power of two. A maintenance batch of the default size needs one."""
 
 
 @functools.cache
@@ -108,7 +108,7 @@ _KNOWN: Final = "cyborg_quota_prepared"
 """Key in ``connection.info``: the names of the statements that the connection has prepared."""
 
 _MAX_PREPARED: Final = 64
-"""The most prepared statements of one connection: the server limits their total over all connections."""
+"""The maximum number of prepared statements of one connection: the server limits their total over all connections."""
 
 
 class ServerStatement(NamedTuple):
@@ -189,7 +189,7 @@ ROWS_PER_STATEMENT: Final = 512
 subquery (1,000)."""
 
 CASES_PER_STATEMENT: Final = 128
-"""The most rows of an UPDATE with one value per row: the server compares each row with each value."""
+"""The maximum number of rows of an UPDATE with one value per row: the server compares each row with each value."""
 
 T = TypeVar("T")
 

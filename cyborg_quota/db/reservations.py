@@ -370,7 +370,7 @@ def claimed_query(provider_id: int, resource: str) -> sa.Select[Any]:
 # --- New rows ---
 
 _MAX_ROWS: Final = 64
-"""The most rows of one INSERT."""
+"""The maximum number of rows of one INSERT."""
 
 
 def _own(name: str, index: int) -> sa.BindParameter[Any]:

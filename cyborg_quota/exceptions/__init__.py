@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from cyborg_quota.types.capacity import CapacityOver
     from cyborg_quota.types.limits import MaySee, Violation
 
-MOST_VIOLATIONS: Final = 20
-"""The most violations that a message names. A call may have thousands of claims; ``overs`` has all of them."""
+MAX_VIOLATIONS: Final = 20
+"""The maximum number of violations that a message names. A call may have thousands; ``overs`` has all of them."""
 
 
 def listed(items: Collection[object], most: int) -> str:
@@ -90,7 +90,7 @@ class OverQuota(QuotaError):
 
     def __init__(self, overs: Iterable[Over]) -> None:
         self.overs = sorted(overs)
-        super().__init__("Quota exceeded: " + listed(self.overs, MOST_VIOLATIONS))
+        super().__init__("Quota exceeded: " + listed(self.overs, MAX_VIOLATIONS))
 
 
 class OverCapacity(QuotaError):
@@ -103,9 +103,7 @@ class OverCapacity(QuotaError):
     def __init__(self, overs: Iterable[CapacityOver]) -> None:
         self.overs = sorted(overs, key=lambda over: (over.provider or "", over.resource, over.requested))
         # (The resources of a claim at any provider have the same text.)
-        super().__init__(
-            "The claim does not fit: " + listed(list(dict.fromkeys(map(str, self.overs))), MOST_VIOLATIONS)
-        )
+        super().__init__("The claim does not fit: " + listed(list(dict.fromkeys(map(str, self.overs))), MAX_VIOLATIONS))
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -178,12 +176,12 @@ class MarkerNotFound(InvalidRequest):
 
 
 class InvalidDocument(InvalidRequest):
-    """A document of limits is invalid. ``place`` is the position of the error: ``projects[0].children[2].limits``."""
+    """A document of limits is invalid. ``position`` is where the error is: ``projects[0].children[2].limits``."""
 
-    def __init__(self, place: str, reason: str) -> None:
-        self.place, self.reason = place, reason
-        short_place = place if len(place) <= 120 else f"{place[:58]}...{place[-59:]}"
-        super().__init__(f"Invalid document of limits: {short_place} {reason}.")
+    def __init__(self, position: str, reason: str) -> None:
+        self.position, self.reason = position, reason
+        shown = position if len(position) <= 120 else f"{position[:58]}...{position[-59:]}"
+        super().__init__(f"Invalid document of limits: {shown} {reason}.")
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -446,7 +444,7 @@ class TotalLimitNotFound(NotFound):
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class UnknownProject(QuotaError, text="Keystone has no {what} with the name or id {project!r}{place}. {hint}"):
+class UnknownProject(QuotaError, text="Keystone has no {what} with the name or id {project!r}{in_domain}. {hint}"):
     """Keystone has no project (or ``what``: domain) with this id or name."""
 
     project: str
@@ -455,7 +453,7 @@ class UnknownProject(QuotaError, text="Keystone has no {what} with the name or i
     hint: str = dataclasses.field(default="", kw_only=True)
 
     @property
-    def place(self) -> str:
+    def in_domain(self) -> str:
         """The domain, for the message."""
         return "" if self.domain is None else f" in the domain {safe_repr(self.domain)}"
 

@@ -97,9 +97,9 @@ def binding(violations: Iterable[Over], path: Sequence[str]) -> Over:
 def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
     """What the users of the project ``path[0]`` may see of these violations, which have all counters (I8).
 
-    Of each resource only the violation that determines what fits: otherwise, the amount from which on another one
-    appears reveals what its project holds. It is the one that the headroom names. Of another project, it has no
-    counters; of ``path[0]``, it has no total of the subtree, which shows the usage of other projects.
+    For each resource, they see one violation: the one that determines what fits, which the headroom names too. Another
+    one would reveal what its project holds, by the smallest amount at which it appears. A violation of another project
+    is without counters; one of ``path[0]`` is without the total of the subtree, which includes other projects.
     """
     return sorted(
         dataclasses.replace(over, subtree=None)

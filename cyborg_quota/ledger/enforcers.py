@@ -16,7 +16,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from cyborg_quota import exceptions
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.inventories import InventoryClaim, Place
+from cyborg_quota.db.inventories import InventoryClaim, InventoryLocation
 from cyborg_quota.db.path_state import PathState, ProjectPath
 from cyborg_quota.db.reservations import NewReservation
 from cyborg_quota.ledger import enforcement, transitions
@@ -148,8 +148,8 @@ class PendingClaim:
     of reservations of the same consumer that existed before and are not committed. What the enforcers have chosen in
     the present attempt: by resource the ids of the providers and the pods in which they are, the ids of the
     inventories, and what else changes with the claim (``changes``). ``blocked``: why it is refused, whatever is chosen.
-    ``tried``: providers that ANY does not choose again. ``room``: what limits per pod permitted when one had refused a
-    claim of the call (``refusal``), by resource and pod. What is missing is not limited.
+    ``tried``: providers that ANY does not choose again. ``room``: after a limit per pod has refused a claim of
+    the call (``refusal``), what the limits still permit in each pod, by resource and pod; unlimited if it is missing.
     """
 
     claim: Claim
@@ -168,11 +168,11 @@ class PendingClaim:
     room: Mapping[ResourceKey, int] = dataclasses.field(default_factory=dict)
     refusal: exceptions.OverQuota | None = None
 
-    def choose(self, provider_ids: Mapping[str, int], places: Mapping[InventoryKey, Place]) -> None:
+    def choose(self, provider_ids: Mapping[str, int], locations: Mapping[InventoryKey, InventoryLocation]) -> None:
         """What the claim takes in this attempt, by resource; nothing yet, if there are no providers."""
         self.provider_ids, self.changes = provider_ids, ()
-        self.pods = {key.resource: place.pod for key, place in places.items()}
-        self.inventory_ids = {key: place.inventory_id for key, place in places.items()}
+        self.pods = {key.resource: location.pod for key, location in locations.items()}
+        self.inventory_ids = {key: location.inventory_id for key, location in locations.items()}
 
     @property
     def named(self) -> Mapping[str, str]:

@@ -111,8 +111,8 @@ def _sentence(change: RecordedChange) -> str:
         names.append("total over all projects" if change.project_id == TOTAL else f"project {change.project_id}")
     elif change.resource is not None:
         names.append("default")
-    if change.place is not None:
-        names.append(change.place)
+    if change.object_name is not None:
+        names.append(change.object_name)
     if (one := change.override) is not None:
         names.append(f"override {one.id} from {shown(one.starts_at)} until {shown(one.until)}")
     return f"{change.action}, {', '.join(names)}: {describe(change.before, change.after)}"

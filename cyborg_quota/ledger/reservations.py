@@ -24,7 +24,7 @@ _SOURCE_ROWS: Final = 256
 """The maximum number of rows of which one transaction sets the source."""
 
 
-_MOST_LOCKED: Final = 3
+_MAX_LOCKED: Final = 3
 """The maximum number of projects for whose locks one run of the expiry waits."""
 
 _OF_ALL: Final = (exceptions.DatabaseUnreachable, exceptions.DatabaseReadOnly)
@@ -132,7 +132,7 @@ class Reservations:
     def _expire_each(self, rows: Sequence[Row], locked: dict[str, exceptions.DatabaseUnavailable]) -> Iterator[int]:
         """Expire the rows of each project in one transaction.
 
-        Raises DatabaseUnavailable after _MOST_LOCKED locks that are not granted: each takes as long as a statement may.
+        Raises DatabaseUnavailable after _MAX_LOCKED locks that are not granted: each takes as long as a statement may.
         """
         for project_id, of_project in itertools.groupby(sorted(rows, key=_project), key=_project):
             if project_id in locked:
@@ -141,7 +141,7 @@ class Reservations:
                 count = self._settler.expire_rows([row.uuid for row in of_project])
             except exceptions.DatabaseUnavailable as error:
                 locked[project_id] = error
-                if isinstance(error, _OF_ALL) or len(locked) >= _MOST_LOCKED:
+                if isinstance(error, _OF_ALL) or len(locked) >= _MAX_LOCKED:
                     raise
             else:
                 yield count

@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MAX_ATTEMPTS: Final = 200
-"""The most attempts of one call. An attempt is repeated if other calls have changed what it had read."""
+"""The maximum number of attempts of one call. An attempt is repeated if other calls have changed what it had read."""
 
 _MAX_ROWS_MADE: Final = 20
 _MAX_CACHED_ROWS: Final = 20_000

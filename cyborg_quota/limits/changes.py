@@ -6,7 +6,7 @@ cannot exceed the limit of their parent.
 
 An import (a document of limits and projects) is one transaction. It is not split into batches: between two batches,
 charges would be checked against a tree that is neither the old nor the new one (see decision record 0028).
-MOST_MOVED_ROWS limits the time for which charges wait.
+MAX_MOVED_ROWS limits the time for which charges wait.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ therefore it runs before the transaction, and again if the project has moved by 
 
 MayCancel = Callable[[str, str | None], bool]
 
-MOST_MOVED_ROWS: Final = 40_000
+MAX_MOVED_ROWS: Final = 40_000
 """The maximum number of usage rows that one import moves. Charges of these projects wait while they are locked: a third
 of [quota] retry_seconds (record 0028)."""
 
-MOST_MOVED_ROWS_OF_ONE_WRITER: Final = 20_000
+MAX_MOVED_ROWS_OF_ONE_WRITER: Final = 20_000
 """The same on SQLite, where charges wait for the whole import."""
 
 MAX_OVERRIDES: Final = 100
@@ -263,7 +263,7 @@ class LimitChanges:
 
         def check(connection: Connection) -> None:
             if is_unknown and tables.is_known(connection, project_id):
-                raise exceptions.ProjectRefused(project_id, "is not new; only an admin can place it")
+                raise exceptions.ProjectRefused(project_id, "is not new; only an admin can move it")
             family = tables.read_family(connection, project_id, new_parent=parent_id)
             tree = LimitTree(*family, self._limits.initial_limits)
             for name in (parent_id, None if is_new else project_id):
@@ -280,7 +280,7 @@ class LimitChanges:
                 )
             self._refuse(Timeline(tree, *overrides.read(connection, tree.projects)), [change])
 
-        self._tree.place({project_id: parent_id}, author, check)
+        self._tree.set_parents({project_id: parent_id}, author, check)
 
     def remove(self, project_id: str, author: Author) -> None:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
@@ -514,7 +514,7 @@ def _take(counts: collections.Counter[Any], key: object) -> bool:
 def _too_many(connection: Connection, changes: Iterable[RecordedChange]) -> list[Violation]:
     moved = {str(change.project_id) for change in changes if change.action == "move project"}
     rows = len(usages.row_ids(connection, moved))
-    most = MOST_MOVED_ROWS if dialects.of(connection).max_writers != 1 else MOST_MOVED_ROWS_OF_ONE_WRITER
+    most = MAX_MOVED_ROWS if dialects.of(connection).max_writers != 1 else MAX_MOVED_ROWS_OF_ONE_WRITER
     if rows <= most:
         return []
     return [Violation(_ROWS, None, None, {"moved": len(moved), "rows": rows, "most": most})]
@@ -534,7 +534,7 @@ def _write(connection: Connection, known: Collection[UsageKey], changes: Iterabl
             limits[change.key] = after
     # Lock the usage rows last, so that charges do not wait for the writes before.
     tables.set_limits(connection, limits, known)
-    moves.place_all(connection, placed["add project"], placed["move project"])
+    moves.set_parents(connection, placed["add project"], placed["move project"])
 
 
 def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterable[RecordedChange]) -> list[Violation]:
@@ -573,7 +573,7 @@ def find_moves(database: Database, limits: LimitDriver, wanted: Mapping[str, str
     """The changes, parents first, that give each project the parent that ``wanted`` names (None: make it a root).
 
     Raises ProjectRefused (a cycle, too many levels), and LimitRefused if the enforcement model of the driver database
-    does not allow the limits at the new places.
+    does not allow the limits below the new parents.
     """
 
     def read(connection: Connection) -> tuple[tables.LimitRows, list[LimitOverride], datetime.datetime | None]:

@@ -30,7 +30,7 @@ MAX_LISTED_PROJECTS: Final = 500
 """The maximum number of projects in one call of list_holders or list_holdings."""
 
 BATCH_PROJECTS: Final = 500
-"""The number of projects that one transaction of import_projects places. Charges of these projects wait for it."""
+"""The number of projects that one transaction of import_projects moves. Charges of these projects wait for it."""
 
 
 class Projects(Subject):
@@ -130,7 +130,7 @@ class Projects(Subject):
         found = self._directory().get(project_id)
         if found is None or found.parent_id != parent_id:
             raise exceptions.ProjectRefused(
-                project_id, f"is not below {parent_id} in Keystone; only an admin can place it"
+                project_id, f"is not below {parent_id} in Keystone; only an admin can add it"
             )
 
     @admin_call
@@ -226,8 +226,8 @@ class Projects(Subject):
         Other projects keep their parents. Works with all limit drivers, except those for which TreeReadOnly is raised.
         Runs in batches, one transaction each: call it again after an interruption. ``progress`` is called with the size
         of each batch. ``dry_run`` writes nothing. Returns the changes. Raises InvalidName, ProjectRefused, and
-        LimitRefused if the driver is database and its enforcement model does not allow the limits at the new places;
-        all of them before the first write.
+        LimitRefused if the driver is database and its enforcement model does not allow the limits below the new
+        parents; all of them before the first write.
         """
         self.require_own_tree()
         if not isinstance(parents, Mapping):
@@ -241,7 +241,7 @@ class Projects(Subject):
         # A project is placed after its ancestors, so that no batch closes a cycle, whatever a later batch moves.
         for batch in () if dry_run else chunks(moves, BATCH_PROJECTS):
             names = [str(change.project_id) for change in batch]
-            self._tree.place({name: wanted[name] for name in names}, author, operation="import")
+            self._tree.set_parents({name: wanted[name] for name in names}, author, operation="import")
             if progress is not None:
                 progress(len(batch))
         return moves

@@ -17,7 +17,7 @@ from cyborg_quota.types import TOTAL, UNLIMITED, Constraint, LimitOverride, Reso
 from cyborg_quota.types.limits import Violation, shown
 
 _MAX_NAMED: Final = 3
-"""The most overrides that one sentence names."""
+"""The maximum number of overrides that one sentence names."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

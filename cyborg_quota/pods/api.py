@@ -51,7 +51,7 @@ LOG = logging.getLogger(__name__)
 
 _UNCHANGED: Final[Any] = object()
 _MAX_PASSING: Final = 1000
-"""The most requests whose answers are remembered."""
+"""The maximum number of requests whose answers are remembered."""
 
 
 class Pods(Subject):

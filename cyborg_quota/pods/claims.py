@@ -132,13 +132,13 @@ class PodEnforcer(Enforcer):
                     is_open = not item.is_limited or is_available(connection, pod)
                     item.pods = dict.fromkeys(item.claim.deltas, pod) if is_open else {}
             for unit in divide(connection, pending, self.selection):
-                self._place(connection, unit, pending)
+                self._choose_pod(connection, unit, pending)
 
         if any(item.claim.pod is not None for item in pending):
             self._database.read(work)
 
-    def _place(self, connection: Connection, unit: PodUnit, pending: Sequence[PendingClaim]) -> None:
-        """Place the claims in the first pod that fits all of them; of the pods that have refused, in none."""
+    def _choose_pod(self, connection: Connection, unit: PodUnit, pending: Sequence[PendingClaim]) -> None:
+        """Choose the first pod that fits all claims of the unit, and their providers; no pod that has refused one."""
         fitting: set[str] | None = None
         taken = Taken(pending)
         full = {pod for item in unit.claims for pod in taken.full_pods(item)}
@@ -148,7 +148,7 @@ class PodEnforcer(Enforcer):
                 fitting = set.intersection(*[capacity_tables.pods_that_fit(connection, dict(one)) for one in shapes])
             if pod in full or (fitting is not None and pod not in fitting):
                 continue
-            if self._capacity.place(connection, unit.claims, pending, pod):
+            if self._capacity.choose_providers(connection, unit.claims, pending, pod):
                 unit.claims[0].changes = changes
                 return
 

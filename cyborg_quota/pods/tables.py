@@ -458,7 +458,7 @@ def replace_bindings(
 
 
 BATCH = 1000
-"""The most bindings that one transaction ends or deletes."""
+"""The maximum number of bindings that one transaction ends or deletes."""
 
 
 def purge(connection: sa.Connection, age_microseconds: int) -> int:

@@ -32,7 +32,7 @@ _UNITS: Final = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), 
 _HELD, _BEFORE, _LIMIT, _REFUSED = "tab:blue", "0.65", "black", "tab:red"
 
 _CLAIMED, _ELSEWHERE, _FREE, _PROMISED = "tab:blue", "tab:orange", "0.88", "tab:red"
-_MOST_PERCENT: Final = 400.0
+_MAX_PERCENT: Final = 400.0
 """A longer bar of promises is cut here, and its end shows an arrow: otherwise it would hide all others."""
 _INSIDE_PERCENT: Final = 250.0
 """The text of a longer bar of promises is drawn inside the bar."""
@@ -242,7 +242,7 @@ def _bars(axes: Any, row: int, report: ResourceReport) -> None:
     text = f"{report.used} claimed, {report.used_elsewhere} elsewhere, {report.free} free of {report.capacity}"
     axes.text(max(left, 100) + 1, row - 0.17, text, fontsize=7, va="center")
     percent = _promised_percent(report)
-    is_cut = report.promised == UNLIMITED or percent == _MOST_PERCENT
+    is_cut = report.promised == UNLIMITED or percent == _MAX_PERCENT
     axes.barh(row + 0.17, percent, height=0.22, color=_PROMISED, alpha=0.75)
     promised = "unlimited" if report.promised == UNLIMITED else f"{report.promised} promised"
     if report.oversubscription is not None:
@@ -254,8 +254,8 @@ def _bars(axes: Any, row: int, report: ResourceReport) -> None:
 
 def _promised_percent(report: ResourceReport) -> float:
     if report.promised == UNLIMITED:
-        return _MOST_PERCENT
-    return min(100 * report.promised / report.capacity, _MOST_PERCENT)
+        return _MAX_PERCENT
+    return min(100 * report.promised / report.capacity, _MAX_PERCENT)
 
 
 def _legend(axes: Any, *, without: int) -> None:

@@ -29,7 +29,7 @@ class Tree:
         self.paths: Final = paths
         self._history = history
 
-    def place(
+    def set_parents(
         self,
         wanted: Mapping[str, str | None],
         author: Author,
@@ -46,7 +46,7 @@ class Tree:
         def work(connection: Connection) -> tuple[bool, RecordedChanges | None]:
             if check is not None:
                 check(connection)
-            return True, _place(connection, wanted, author, operation)
+            return True, _set_parents(connection, wanted, author, operation)
 
         until_stable(lambda: self._history.change(self._database, work))
         self.paths.forget_all()
@@ -63,14 +63,14 @@ class Tree:
         wanted = dict(zip(path, [*path[1:], None], strict=True))
         for name, parent_id in wanted.items():
             if edges.get(name) not in (None, parent_id):
-                place = "becomes a root" if parent_id is None else f"is moved below {parent_id}"
-                LOG.warning("Project %s %s, as %s reports; it was below %s.", name, place, source, edges[name])
+                change = "becomes a root" if parent_id is None else f"is moved below {parent_id}"
+                LOG.warning("Project %s %s, as %s reports; it was below %s.", name, change, source, edges[name])
         # (An unknown root is added with its first child.)
         wanted = {name: parent_id for name, parent_id in wanted.items() if parent_id is not None or name in edges}
-        self.place(wanted, Author(user_id=source), operation=source)
+        self.set_parents(wanted, Author(user_id=source), operation=source)
 
 
-def _place(
+def _set_parents(
     connection: Connection, wanted: Mapping[str, str | None], author: Author, operation: str | None
 ) -> RecordedChanges | None:
     named = {*wanted, *(parent_id for parent_id in wanted.values() if parent_id is not None)}
@@ -82,5 +82,5 @@ def _place(
     ]
     recorded = change_log.record(connection, author, changes, operation=operation)
     moved = {name: wanted[name] for name in wanted if name in before and before[name] != wanted[name]}
-    tables.place_all(connection, {name: wanted.get(name) for name in named - before.keys()}, moved)
+    tables.set_parents(connection, {name: wanted.get(name) for name in named - before.keys()}, moved)
     return recorded

@@ -31,7 +31,7 @@ from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.types import UsageKey
 
 
-def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
+def set_parents(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     """Insert the projects ``added``, and move the existing projects ``moved``, below their parents (None: roots).
 
     The transaction must already be serialized with other tree changes (see limits.py). Raises DBDuplicateEntry if an

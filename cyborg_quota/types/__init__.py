@@ -595,7 +595,7 @@ class RecordedChange:
         return names if self.pod is None else {**names, "pod": self.pod}
 
     @property
-    def place(self) -> str | None:
+    def object_name(self) -> str | None:
         """The resource, with its pod; or the pod that was changed. In words."""
         if self.resource is not None:
             return f"resource {ResourceKey(self.resource, self.pod or '')}"

@@ -74,7 +74,7 @@ class DryRunTest(LimitCase):
         ended = self.call("set", "gpu=6", "new", "--dry-run", "-f", "json")
         self.assertEqual(0, ended.status)
         self.assertEqual([["set limit", "new", "gpu", None, 6, None]], [list(row.values()) for row in ended.json])
-        notice = "Project 'new' is new: it had no usage, limit or place in the tree before."
+        notice = "Project 'new' is new: it had no usage, limit or parent before."
         self.assertEqual(f"cyborg-quota: {notice}\n", ended.err)
 
     def test_it_prints_what_would_be_refused_and_why(self) -> None:
@@ -115,7 +115,7 @@ class ImportNoticeTest(LimitCase):
 
     def test_one_project(self) -> None:
         text = "defaults: {gpu: 9}\nprojects: [{id: p, limits: {gpu: 1}}]"
-        notice = "cyborg-quota: Project 'p' is new: it had no usage, limit or place in the tree before."
+        notice = "cyborg-quota: Project 'p' is new: it had no usage, limit or parent before."
         self.assertEqual(f"{notice}\n", self.said(text, "--dry-run"))
         self.assertEqual(f"{notice} If the id is wrong, remove the project with `project delete`.\n", self.said(text))
         self.assertEqual("", self.said("projects: [{id: p, limits: {gpu: 2}}]"))
@@ -123,6 +123,6 @@ class ImportNoticeTest(LimitCase):
     def test_many_projects_are_one_line(self) -> None:
         entries = ", ".join(f"{{id: p{number}, limits: {{gpu: 1}}}}" for number in range(7))
         line = self.said(f"projects: [{entries}]")
-        self.assertIn("7 projects are new: they had no usage, limit or place in the tree before: 'p0', 'p1',", line)
+        self.assertIn("7 projects are new: they had no usage, limit or parent before: 'p0', 'p1',", line)
         self.assertIn("'p4', .... If an id is wrong,", line)
         self.assertEqual(1, line.count("\n"))

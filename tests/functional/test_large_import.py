@@ -83,7 +83,7 @@ class TestBound(LargeImportTestCase):
 
     def test_too_many_rows_are_refused(self) -> None:
         """The number of moved projects is bounded, and a dry run reports the error too. Nothing is written."""
-        name = "MOST_MOVED_ROWS_OF_ONE_WRITER" if self.backend == "sqlite" else "MOST_MOVED_ROWS"
+        name = "MAX_MOVED_ROWS_OF_ONE_WRITER" if self.backend == "sqlite" else "MAX_MOVED_ROWS"
         self.patch(limit_changes, name, 119)
         for dry_run in (True, False):
             error = self.assertRaises(exceptions.LimitRefused, self.rotate, 1, dry_run=dry_run)

@@ -147,7 +147,7 @@ class TestDifferences(ReconcilerTestCase):
             self.charge(f"ghost {number}")
             self.cloud.bind(f"free {number}")
         rest = []
-        with mock.patch.object(reconciler_module, "_MOST_DIFFERENCES", 2):
+        with mock.patch.object(reconciler_module, "_MAX_DIFFERENCES", 2):
             for _ in range(3):
                 report = self.reconciler().find()
                 rest.append((len(report.differences), report.total))
@@ -161,7 +161,7 @@ class TestDifferences(ReconcilerTestCase):
         for number in range(12):
             self.charge(f"ghost {number}")
             self.cloud.bind(f"free {number}")
-        with mock.patch.object(reconciler_module, "_MOST_DIFFERENCES", 1):
+        with mock.patch.object(reconciler_module, "_MAX_DIFFERENCES", 1):
             report = self.reconciler(share=50).find()
             self.assertRaises(reconciler_module.RecordsShrunk, self.reconciler().heal, report)
             self.cloud.arqs.clear()

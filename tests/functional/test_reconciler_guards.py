@@ -71,7 +71,7 @@ class TestRefused(ReconcilerTestCase):
         report = self.reconciler().find()
         refused = exceptions.DatabaseError("The database refused a statement.")
         with (
-            mock.patch.object(reconciler_module, "_MOST_FAILURES", 3),
+            mock.patch.object(reconciler_module, "_MAX_FAILURES", 3),
             mock.patch.object(self.engine, "release", side_effect=refused) as release,
         ):
             self.assertRaises(exceptions.DatabaseError, self.reconciler().heal, report)

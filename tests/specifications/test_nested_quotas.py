@@ -96,7 +96,7 @@ class TestChannelPartner(test_project_names.ProjectNamesTestCase):
                 exceptions.ProjectRefused, self.admin.add_project, self.manager, project_id, self.sme
             )
             texts.add(str(error).replace(project_id, "X").replace(self.sme, "X"))
-        self.assertEqual({"Project 'X' is not below X in Keystone; only an admin can place it."}, texts)
+        self.assertEqual({"Project 'X' is not below X in Keystone; only an admin can add it."}, texts)
         for parent_id in (self.other, "nowhere", None):
             self.assertRaises(exceptions.NotAuthorized, self.admin.add_project, self.manager, self.customer, parent_id)
         member = test_policy.User(self.sme, roles=["member"])
@@ -116,9 +116,9 @@ class TestChannelPartner(test_project_names.ProjectNamesTestCase):
         token, admin = f"sue@{self.sme}:manager,member,reader", "alice@cloud:admin"
         children = f"/v2/quotas/{self.sme}/children"
         status, text = self.ask(token, "POST", children, {"project_id": self.of_other})
-        self.assertEqual((409, True), (status, "only an admin can place it" in text), text)
+        self.assertEqual((409, True), (status, "only an admin can add it" in text), text)
         status, text = self.ask(token, "POST", children, {"project_id": self.of_other, "force": True})
-        self.assertEqual((409, True), (status, "only an admin can place it" in text), text)
+        self.assertEqual((409, True), (status, "only an admin can add it" in text), text)
         self.assertEqual((201, ""), self.ask(token, "POST", children, {"project_id": self.customer}))
         self.assertEqual((400, True), self.unknown(admin, "POST", children, {"project_id": "typo"}))
         self.assertEqual((201, ""), self.ask(admin, "POST", children, {"project_id": "typo", "force": True}))

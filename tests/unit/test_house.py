@@ -327,7 +327,7 @@ BUILDS_CHARGES = re.compile(r"\bmax_held\b|\bcharge_(update|rows)\b")
 MAX_CHARGE_FILES = 3
 
 MAX_FILES_PER_TABLE = 3
-"""The most modules with SQL for one table. The dialects count in MAX_CHARGE_FILES."""
+"""The maximum number of modules with SQL for one table. The dialects count in MAX_CHARGE_FILES."""
 
 
 def table_users(modules: Mapping[str, str]) -> dict[str, set[str]]:

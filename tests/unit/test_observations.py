@@ -152,7 +152,7 @@ class TestObservations(base.BaseTestCase):
         with contextlib.ExitStack() as stack:
             for module, kind in ((this, Reservation), (this, Record), (diff, Difference)):
                 stack.enter_context(mock.patch.object(module, kind.__name__, rows.counted(kind)))
-            stack.enter_context(mock.patch.object(reconciler, "_MOST_DIFFERENCES", MOST))
+            stack.enter_context(mock.patch.object(reconciler, "_MAX_DIFFERENCES", MOST))
             report = reconciler.Reconciler(
                 ledger,  # type: ignore[arg-type]
                 records,  # type: ignore[arg-type]

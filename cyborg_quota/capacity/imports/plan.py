@@ -36,10 +36,10 @@ def wanted_providers(
     ``spool``, from which ``WantedProvider.used`` reads it. ``nested``: do not sum the devices at their hosts.
     """
     by_uuid: dict[str, SourceProvider] = {}
-    places: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     for one in providers:
         if one.used:
-            places[one.uuid] = spool.put(_used(one, resource_map))
+            offsets[one.uuid] = spool.put(_used(one, resource_map))
         by_uuid[one.uuid] = dataclasses.replace(one, used={}) if one.used else one
     parents = {one.uuid: one.parent if one.parent in by_uuid else None for one in by_uuid.values()}
     inventories: defaultdict[str, defaultdict[str, list[Inventory]]] = defaultdict(lambda: defaultdict(list))
@@ -48,8 +48,8 @@ def wanted_providers(
         target = one.uuid if nested else sources.path(one.uuid, parents)[-1]
         for resource, inventory in _counted(one, resource_map):
             inventories[target][resource].append(inventory)
-        if one.uuid in places:
-            used[target].append(places[one.uuid])
+        if one.uuid in offsets:
+            used[target].append(offsets[one.uuid])
     needed = {above for uuid in inventories for above in sources.path(uuid, parents)}
     names = {one.uuid: one.name for one in by_uuid.values()}
     return [
@@ -84,11 +84,11 @@ def _used(one: SourceProvider, resource_map: ResourceMap) -> dict[str, Counter[s
     return used
 
 
-def _read_used(spool: Spool, places: Sequence[int]) -> Used:
-    """The sums of what was kept at these places."""
+def _read_used(spool: Spool, offsets: Sequence[int]) -> Used:
+    """The sums of what was kept at these offsets."""
     used: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for place in places:
-        for resource, amounts in spool.get(place).items():
+    for offset in offsets:
+        for resource, amounts in spool.get(offset).items():
             used[resource].update(amounts)
     return used
 

@@ -37,7 +37,7 @@ class Dialect:
     """The name of the extra in setup.cfg that installs the driver."""
     has_server: ClassVar[bool] = True
     max_writers: ClassVar[int | None] = None
-    """The most transactions that can write at the same time. None: no limit."""
+    """The maximum number of transactions that can write at the same time. None: no limit."""
     update_locks_in_order: ClassVar[bool] = False
     """Whether an UPDATE of several rows locks them in a known order: that of their primary keys."""
 

@@ -43,13 +43,13 @@ _FIRST_VERSION: Final = (10, 6, 2)
 """The first version of MariaDB that can prepare a compound statement. MySQL cannot."""
 
 _MAX_ROWS: Final = 16
-"""The most reservations of one single-statement transaction."""
+"""The maximum number of reservations of one single-statement transaction."""
 
 _MAX_POSTINGS: Final = 8
-"""The most usage rows of one single-statement transaction."""
+"""The maximum number of usage rows of one single-statement transaction."""
 
 _MAX_CLAIMS: Final = 4
-"""The most inventories of one such transaction: each number of inventories needs its own prepared statement."""
+"""The maximum number of inventories of one such transaction: each number needs a prepared statement of its own."""
 
 _TRANSACTION_ENDED: Final = "cyborg_quota_ended"
 """Key in ``connection.info``: a block has ended its transaction."""

@@ -16,7 +16,7 @@ from cyborg_quota.limits.sources.cache import LimitSourceError
 if TYPE_CHECKING:
     from cyborg_quota.limits.sources.keystone_client import KeystoneClient, Project
 
-MOST_LISTED: Final = 500_000
+MAX_LISTED: Final = 500_000
 """The maximum number of projects whose ids and names are kept in memory. Projects beyond it cost one request each."""
 
 _MAX_SINGLE_REQUESTS: Final = 20
@@ -126,7 +126,7 @@ class ProjectDirectory:
         listed: dict[str, str] = {}
         with contextlib.suppress(TruncatedList):
             for page in self._client.pages():
-                if len(listed) >= MOST_LISTED:
+                if len(listed) >= MAX_LISTED:
                     break
                 listed.update((one.project_id, one.name) for one in page)
         self._names = listed

@@ -11,29 +11,29 @@ from cyborg_quota.cyborg import repair
 from tests import fixtures
 
 
-class TestUpkeep(base.BaseTestCase):
+class TestPeriodicTasks(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.conf = fixtures.configuration(cyborg__reconcile_interval=0, cyborg__bind_expire=3)
         self.tracker = mock.MagicMock()
         self.repair = mock.MagicMock(is_healing=True)
-        self.upkeep = repair.Upkeep(self.conf, self.tracker, self.repair)
+        self.tasks = repair.PeriodicTasks(self.conf, self.tracker, self.repair)
 
     def test_what_changed_lately_is_compared_every_few_seconds(self) -> None:
         """And all of it at each interval, if the conductor compares all. What is not started now is started later."""
-        self.upkeep.turn()
-        self.upkeep.turn()  # not yet due
-        self.upkeep._repair_at = 0.0
-        self.upkeep.turn()
+        self.tasks.turn()
+        self.tasks.turn()  # not yet due
+        self.tasks._repair_at = 0.0
+        self.tasks.turn()
         self.assertEqual([mock.call(compare_all=False)] * 2, self.repair.start.call_args_list)
-        self.upkeep._reconcile_at = 0.0
+        self.tasks._reconcile_at = 0.0
         for is_started in (False, True):
             self.repair.start.return_value = is_started
-            self.upkeep.turn()
+            self.tasks.turn()
         self.assertEqual([mock.call(compare_all=True)] * 2, self.repair.start.call_args_list[2:])
         self.assertEqual(5, self.tracker.extend_running.call_count)
 
     def test_a_turn_that_could_not_reach_the_ledger(self) -> None:
         self.tracker.guard.reaches.return_value = False
-        self.upkeep.turn()
+        self.tasks.turn()
         self.assertEqual((0, 0), (self.repair.start.call_count, self.tracker.engine.expire.call_count))
