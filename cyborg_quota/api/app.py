@@ -25,7 +25,7 @@ from cyborg_quota.policy import Policy
 
 CONFIRMED: Final = "HTTP_X_IDENTITY_STATUS"
 """The header by which keystonemiddleware says that the token is valid: ``Confirmed``."""
-TOKEN_AUTH: Final = "keystone.token_auth"
+TOKEN_AUTH: Final = "keystone.token_auth"  # noqa: S105
 """What keystonemiddleware adds to the environment of each request. No header of a client can."""
 
 

@@ -24,7 +24,7 @@ UNAVAILABLE: Final = "Quota is not available at the moment. Try again later."
 
 TOOK_TOO_LONG: Final = "The answer took too long. Ask for less: for one project, or for a page with fewer entries."
 
-NO_TOKEN: Final = "A valid token of Keystone is required, in the header X-Auth-Token."
+NO_TOKEN: Final = "A valid token of Keystone is required, in the header X-Auth-Token."  # noqa: S105
 INTERNAL: Final = "An internal error has occurred."
 
 START: Final = b'{"errors": ['

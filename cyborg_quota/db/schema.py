@@ -20,6 +20,7 @@ LOG = logging.getLogger(__name__)
 
 VERSION_TABLE: Final = "cyborg_quota_alembic_version"
 """Not alembic's default name, which another service may use if it shares the database by mistake."""
+_READ_REVISION: Final = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608
 
 REVISIONS: Final = ("0001",)
 """All revisions, newest first. (Reading them through alembic takes longer than a whole command.)"""
@@ -53,13 +54,13 @@ def revision_of(connection: Connection) -> str | None:
 def _recorded(connection: Connection) -> str | None:
     if not sa.inspect(connection).has_table(VERSION_TABLE):
         return None
-    revision: str | None = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar()
+    revision: str | None = connection.exec_driver_sql(_READ_REVISION).scalar()
     return revision
 
 
 def checked_revision(connection: Connection) -> str:
     """The revision of a database that ``check`` has accepted, in one statement."""
-    return str(connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar_one())
+    return str(connection.exec_driver_sql(_READ_REVISION).scalar_one())
 
 
 def check(connection: Connection) -> None:

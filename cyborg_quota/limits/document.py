@@ -202,7 +202,7 @@ def parse(text: bytes | str) -> Any:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _MAX_NESTING:
                 raise exceptions.InvalidDocument("the text", f"is nested more than {_MAX_NESTING} deep")
-        return yaml.load(text, Loader=_UniqueLoader)
+        return yaml.load(text, Loader=_UniqueLoader)  # noqa: S506  (a SafeLoader)
     except exceptions.InvalidDocument:
         raise
     except yaml.MarkedYAMLError as error:
