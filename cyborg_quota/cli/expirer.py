@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """cyborg-quota-expirer: expires overdue reservations, purges old ones, sends notices and measures pods.
 
+With --reconcile, it also compares the ledger with Cyborg's records and repairs it, as cyborg-quota-conductor does.
+
 It may run on several hosts at once.
 
 cyborg-quota-expirer --config-file /etc/cyborg_quota/cyborg_quota.conf          run as a service
@@ -26,8 +28,11 @@ from oslo_log import log as logging
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.cli import errors, notifications, pod
-from cyborg_quota.cli.errors import DONE, run_program
+from cyborg_quota.cli.errors import DONE, REFUSED, run_program
 from cyborg_quota.conf import loading
+from cyborg_quota.cyborg import cyborg_host
+from cyborg_quota.cyborg.reconciler import Reconciler
+from cyborg_quota.cyborg.repair import Repair
 from cyborg_quota.metrics import setup as metrics
 from cyborg_quota.types.capacity import COLLECT_SECONDS, RETRY_SECONDS, CapacityNotice
 
@@ -40,6 +45,15 @@ _JITTER: Final = 0.1
 STOP_SECONDS: Final = 30
 """The time to stop after SIGTERM: longer than one batch with its retries. TimeoutStopSec of the unit is longer."""
 
+CLI_OPTS: Final[list[cfg.Opt]] = [
+    cfg.BoolOpt("once", default=False, help="Expire and purge once, print the counts, and exit: for cron."),
+    cfg.BoolOpt(
+        "reconcile",
+        default=False,
+        help="Compare the ledger with Cyborg's records, and repair it: for a Cyborg that runs its own conductor.",
+    ),
+]
+
 
 class Stopping(Exception):
     """Raised between two batches to stop a job. Each batch is one transaction, so finished batches stay committed.
@@ -51,12 +65,14 @@ class Stopping(Exception):
 class Maintenance:
     """The periodic jobs. ``stop`` may be called from any thread; it ends a running job after its current batch."""
 
-    def __init__(self, conf: cfg.ConfigOpts, engine: QuotaEngine) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, engine: QuotaEngine, repair: Repair | None = None) -> None:
         self._engine = engine
         self._context = validation.admin_context()
         self._conf = conf
         self._send = notifications.make_sender(conf)
         self._read_endpoint = pod.reader(conf, COLLECT_SECONDS)
+        self._repair = repair
+        self._compare_all_at = 0.0
         self._stopped = threading.Event()
         self._set_expired_at = metrics.gauge(
             conf,
@@ -127,6 +143,21 @@ class Maintenance:
         self._set_drift_rows(drift)
         return drift
 
+    def reconcile(self) -> int:
+        """Compare the ledger with Cyborg's records and repair it; returns 1 if that failed.
+
+        Compares what changed lately, and all at the first time and every [cyborg] reconcile_interval.
+        """
+        if self._repair is None:
+            return 0
+        now, interval = time.monotonic(), self._conf.cyborg.reconcile_interval
+        is_all = bool(interval) and now >= self._compare_all_at
+        if is_all:
+            self._compare_all_at = now + float(interval)
+        elif not self._repair.is_healing:
+            return 0
+        return int(not self._repair.run(compare_all=is_all))
+
     def run_job(self, job: Callable[[], int], message: str, longest_wait_seconds: float) -> None:
         """Run a job once: wait for a random time, run it, log the result. Raises nothing."""
         if self._stopped.wait(random.uniform(0, longest_wait_seconds)):
@@ -173,13 +204,16 @@ class Expirer(cotyledon.Service):
     def __init__(self, worker_id: Any, conf: cfg.ConfigOpts) -> None:
         super().__init__(worker_id)
         self._engine = cyborg_quota.make_engine(conf)
-        self._maintenance = Maintenance(conf, self._engine)
+        self._maintenance = Maintenance(conf, self._engine, _make_repair(conf, self._engine))
         jobs = [
             self._job(self._maintenance.expire, "Expired %d reservations.", conf.quota.expire_interval),
             self._job(self._maintenance.purge, "Purged %d reservations.", conf.quota.expire_interval),
             self._job(self._maintenance.notify, "Sent %d threshold notices.", conf.quota.expire_interval),
             self._job(self._maintenance.collect, "Measured %d pods.", _collect_spacing(conf)),
         ]
+        if conf.reconcile:
+            failed = "%d comparison with Cyborg's records failed."
+            jobs.append(self._job(self._maintenance.reconcile, failed, conf.cyborg.reconcile_seconds))
         if metrics.is_enabled(conf) and conf.metrics.audit_interval:
             jobs.append(self._job(self._maintenance.audit, "%d counters differ.", conf.metrics.audit_interval))
         metrics.serve_counters(conf)
@@ -215,18 +249,33 @@ def _collect_spacing(conf: cfg.ConfigOpts) -> int:
     return min(conf.pods.collect_interval or RETRY_SECONDS, RETRY_SECONDS // 10)
 
 
+def _make_repair(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Repair | None:
+    """The repair of the ledger with the records of Cyborg's database. Raises ConfigurationError, cfg.Error."""
+    if not conf.reconcile:
+        return None
+    cyborg_host.records(conf)  # reports a wrong configuration
+
+    def make_reconciler() -> Reconciler:
+        return cyborg_host.reconciler(conf, engine, cyborg_host.new_records(conf))
+
+    return Repair(make_reconciler, is_healing=conf.cyborg.reconcile_heal)
+
+
 def _once(conf: cfg.ConfigOpts) -> int:
     with contextlib.closing(cyborg_quota.make_engine(conf)) as engine:
-        maintenance = Maintenance(conf, engine)
+        maintenance = Maintenance(conf, engine, _make_repair(conf, engine))
         print(f"expired {maintenance.expire()}")
         print(f"purged {maintenance.purge()}")
+        has_failed = maintenance.reconcile()
         maintenance.collect()
         maintenance.notify()
-    return DONE
+    return REFUSED if has_failed else DONE
 
 
 def _serve(conf: cfg.ConfigOpts) -> int:
-    cyborg_quota.make_engine(conf).close()  # report an invalid configuration here, before a worker process starts
+    # Report an invalid configuration here, before a worker process starts.
+    with contextlib.closing(cyborg_quota.make_engine(conf)) as engine:
+        _make_repair(conf, engine)
     manager = cotyledon.ServiceManager(graceful_shutdown_timeout=STOP_SECONDS)
     manager.add(Expirer, workers=1, args=(conf,))
     manager.run()
@@ -243,8 +292,7 @@ def _run(argv: Sequence[str]) -> int:
     logging.register_options(conf)
     # alembic logs each check of the schema's revision at INFO.
     logging.set_defaults(default_log_levels=[*logging.get_default_log_levels(), "alembic=WARN"])
-    once = "Expire and purge once, print the counts, and exit: for cron."
-    conf.register_cli_opt(cfg.BoolOpt("once", default=False, help=once))
+    conf.register_cli_opts(CLI_OPTS)
     with errors.usage_as_errors():
         loading.load(
             conf,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Final, TypeVar
@@ -253,6 +254,42 @@ class BindTracker:
             is_due = time.monotonic() - reservation.extended > self.ttl / 3
             if is_due and project_id not in locked and not self.guard.is_open and not reservation.extend(self.ttl):
                 locked.add(project_id)
+
+
+class Extender:
+    """Extends the reservations of running binds in a thread that ends with the last of them.
+
+    For a process without a periodic task.
+    """
+
+    def __init__(self, tracker: BindTracker) -> None:
+        self._tracker = tracker
+        self.renew_after_fork()
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """The thread of the parent does not exist in the child."""
+        self._lock = threading.Lock()
+        self._is_running = False
+
+    def start(self) -> None:
+        """Run while there are binds. Called after each reserve."""
+        with self._lock:
+            if not self._is_running and self._tracker.running:
+                threading.Thread(target=self._run, name="cyborg-quota-extend", daemon=True).start()
+                self._is_running = True
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(self._tracker.ttl / 6)
+            try:
+                self._tracker.extend_running()
+            except Exception:
+                LOG.exception("The reservations of running binds could not be extended. Tried again later.")
+            with self._lock:
+                if not self._tracker.running:
+                    self._is_running = False
+                    return
 
 
 def public_message(error: exceptions.QuotaError) -> str:

@@ -32,8 +32,7 @@ def records(conf: cfg.ConfigOpts) -> Records:
         host(arguments, project="cyborg", version=cyborg_quota.__version__)
     except cfg.Error as error:
         raise exceptions.ConfigurationError(f"Cyborg's configuration: {loading.safe_message(error)}") from None
-    from cyborg_quota.cyborg.arq_records import Records  # imported late: it registers [database]
-
+    made = new_records(conf)
     if not connection(host):
         raise exceptions.ConfigurationError(
             "Cyborg's configuration has no [database] connection. Name its file: [cyborg] config_file, or "
@@ -41,6 +40,13 @@ def records(conf: cfg.ConfigOpts) -> Records:
         )
     # By default, oslo.db tries to connect ten times, ten seconds apart. A command must report the error immediately.
     host.set_override("max_retries", 0, group="database")
+    return made
+
+
+def new_records(conf: cfg.ConfigOpts) -> Records:
+    """Cyborg's records, when its configuration has been read. A copy of some of them is kept in each of these."""
+    from cyborg_quota.cyborg.arq_records import Records  # imported late: it registers [database]
+
     return Records(ResourceMap.from_conf(conf), conf.cyborg.claim_capacity)
 
 

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from cyborg.common import exception
+from oslo_log import log as logging
 from oslo_messaging.rpc import dispatcher
 
 from cyborg_quota import exceptions
 from cyborg_quota.conf.resource_rules import ClassNotCounted
 from cyborg_quota.cyborg.bind_tracker import public_message
 from cyborg_quota.cyborg.ledger_guard import LedgerNotCalled
+
+LOG = logging.getLogger(__name__)
 
 _REFUSED: Final = (
     exceptions.OverQuota,
@@ -72,6 +75,16 @@ def answer(error: Any) -> dispatcher.ExpectedException:
     expected = dispatcher.ExpectedException()
     expected.exc_info = _ExcInfo((type(error), error, None))
     return expected
+
+
+def answer_refusal(error: exceptions.QuotaError) -> dispatcher.ExpectedException:
+    """The exception by which an RPC method refuses a bind. Logs the details that the API's caller does not get."""
+    refused = translated(error)
+    is_unavailable = isinstance(refused, exception.ServiceUnavailable)
+    # The reason of a call that was not made has been logged as an error.
+    level = logging.ERROR if is_unavailable and not isinstance(error, LedgerNotCalled) else logging.INFO
+    LOG.log(level, "Bind refused%s: %s", " with 503" if is_unavailable else "", error)
+    return answer(refused)
 
 
 def plain(error: Exception) -> Exception:

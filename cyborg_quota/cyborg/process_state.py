@@ -55,10 +55,7 @@ def repair() -> Repair:
 
 
 def _reconciler() -> Reconciler:
-    from cyborg_quota.cyborg import arq_records  # imported late: it opens Cyborg's database
-
-    records = arq_records.Records(resource_map(), conf().cyborg.claim_capacity)
-    return cyborg_host.reconciler(conf(), bind_tracker().engine, records)
+    return cyborg_host.reconciler(conf(), bind_tracker().engine, cyborg_host.new_records(conf()))
 
 
 @functools.cache

@@ -154,7 +154,9 @@ class StoppingTest(ExpirerCase):
         self.useFixture(
             fx.MonkeyPatch("futurist.periodics.PeriodicWorker", lambda *jobs, **more: made.append((*jobs, more)))
         )
-        expirer.Expirer(1, self.shell().conf)._engine.close()
+        conf = self.shell().conf
+        conf.register_opts(expirer.CLI_OPTS)
+        expirer.Expirer(1, conf)._engine.close()
         [(jobs, more)] = made
         with more["executor_factory"]() as pool:
             self.assertGreaterEqual(pool._max_workers, len(jobs))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Cyborg and Placement with cyborg_quota, each version in an environment of its own that is kept.
 
-Cyborg 17 is kept in .venv-cyborg, Cyborg 16 in .venv-cyborg16.
+Cyborg 17 is kept in .venv-cyborg, Cyborg 16 in .venv-cyborg16, and a copy of Cyborg 17 with the patch of tests/upstream
+in .venv-cyborg/patched.
 
     python -m tests.cyborgs.environment
 """
@@ -11,11 +12,12 @@ from __future__ import annotations
 import pathlib
 import sys
 
-from tests import installing
+from tests import installing, upstream
 from tests.installing import NotAvailable
 
 DIRECTORY = installing.TOP / ".venv-cyborg"
-VERSIONS = ("17.0.0", "16.0.1")
+PATCHED = "17.0.0 with quota"
+VERSIONS = ("17.0.0", "16.0.1", PATCHED)
 """Most tests run with the first version."""
 DIRECTORIES = {"17.0.0": DIRECTORY, "16.0.1": installing.TOP / ".venv-cyborg16"}
 OF_VERSION = {
@@ -36,6 +38,8 @@ REQUIREMENTS = (
 
 def ensure(version: str = VERSIONS[0]) -> pathlib.Path:
     """Install what is missing or outdated; returns the directory of the programs. Raises NotAvailable."""
+    if version == PATCHED:
+        return upstream.ensure(ensure(VERSIONS[0]))
     requirements = (f"openstack-cyborg=={version}", *REQUIREMENTS, *OF_VERSION[version])
     sources = [pathlib.Path(__file__).read_text(), pathlib.Path(installing.__file__).read_text()]
     stamp = installing.stamp_of(str(DIRECTORIES[version]), *requirements, *sources)

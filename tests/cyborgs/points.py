@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """cyborg-quota-conductor that waits or is killed at named points of a bind. Run by Cyborg's Python.
 
-    python points.py --config-file ...
+    python points.py --config-file ...              cyborg-quota-conductor
+    python points.py --own --config-file ...        Cyborg's own conductor, with the entry point cyborg.quota
 
 The points of a bind: ``reserved`` (everything is reserved, nothing is bound), ``bound`` (bound in Cyborg, not yet
 committed in the ledger) and ``committed`` (both are done, the caller has no answer yet). At each point the conductor
@@ -94,4 +95,8 @@ def needs_job(self, context, deployable):
 from cyborg.objects.extarq.fpga_ext_arq import FPGAExtARQ  # noqa: E402  (after the command line was left alone)
 
 needed, FPGAExtARQ._need_extra_bind_job = FPGAExtARQ._need_extra_bind_job, needs_job
+if sys.argv[1] == "--own":
+    from cyborg.cmd import conductor as command
+
+    del sys.argv[1]
 sys.exit(command.main())

@@ -51,7 +51,7 @@ class Stack:
 
     :param hosts: the number of fake hosts, with 16 attach handles each.
     :param version: Cyborg's, one of environment.VERSIONS.
-    :param bus: a running one, whose second virtual host is used; by default the stack has a bus of its own.
+    :param bus: a running one, of which each version has a virtual host; by default the stack has a bus of its own.
     """
 
     def __init__(self, hosts: int = 1, version: str = environment.VERSIONS[0], bus: RabbitMQ | None = None) -> None:
@@ -65,6 +65,7 @@ class Stack:
         self.workdir, self._lock = machine.private_directory(PREFIX, environment.DIRECTORY)
         self.starter = Starter(self.programs / "python", self.workdir, templates=TEMPLATES)
         self.bus, self._has_own_bus = bus or RabbitMQ(), bus is None
+        self._vhost = VHOSTS[environment.VERSIONS.index(version)]
         self.nova = Nova()
         self.url = fixtures.fresh_url("mariadb", f"cyborg{next(_numbers)}")
         self.records = Records(self.url)
@@ -140,7 +141,7 @@ class Stack:
 
     def _start_beside_the_bus(self) -> None:
         """While the bus starts, which takes longest, do everything that does not need it."""
-        bus = self.bus.url_of(VHOSTS[0 if self._has_own_bus else 1])
+        bus = self.bus.url_of(self._vhost)
         urls = {"bus": bus, "database": self.url, "nova": self.nova.url, "placement": self.placement_url}
         configuration.write(self.workdir, **urls)
         self.starter.prepare(*USUAL)

@@ -35,7 +35,7 @@ class TestInstalled(quota.QuotaTestCase):
         arqs = self.client.created(self.profile)
         self.assertEqual(403, self.client.bind(arqs, str(uuid.uuid4()), self.rp).status)
         integration = self.site_packages / "cyborg_quota/cyborg"
-        self.assertIn(f"{integration}/conductor.py says Bind refused: ", self.stack.conductor.output())
+        self.assertIn(f"{integration}/errors.py says Bind refused: ", self.stack.conductor.output())
         self.assertIn(f"application of {integration}/wsgi.py", self.stack.api.output())
 
     def test_the_conductor_as_a_program(self) -> None:

@@ -26,8 +26,8 @@ log.console.level = warning
 """
 
 
-VHOSTS = ("/", "second")
-"""The virtual hosts of each server, so that two clouds can share it."""
+VHOSTS = ("/", "second", "third")
+"""The virtual hosts of each server, so that several clouds can share it."""
 
 
 class RabbitMQ(Server):

@@ -62,6 +62,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "db.dialects.postgresql._Watcher": lambda: postgresql._Watcher(60.0),
     "limits.sources.cache.Cache": make_cache,
     "cyborg.ledger_guard.LedgerGuard": of_tracker("guard"),
+    "cyborg.bind_tracker.Extender": lambda: bind_tracker.Extender(mock.Mock()),
     "cyborg.repair.Repair": lambda: repair.Repair(mock.Mock(), is_healing=True),
     "policy.Policy": policy.Policy,
     "metrics.exporter.LedgerApplication": lambda: exporter.LedgerApplication(mock.Mock(), []),

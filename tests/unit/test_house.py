@@ -452,4 +452,6 @@ class TestPackage(base.BaseTestCase):
         own = {"cyborg_quota.drivers", "cyborg_quota.limits", "openstack.accelerator.v2"}
         self.assertLessEqual({"console_scripts", "oslo.config.opts", *own}, groups)
         for point in points:
+            if point.group == "cyborg.quota":
+                continue  # it imports Cyborg; tests/cyborgs/test_upstream.py loads it there
             self.assertTrue(callable(point.load()), point)
