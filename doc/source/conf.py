@@ -77,21 +77,24 @@ logging.getLogger("sphinx.openstackdocstheme.ext").addFilter(_is_not_missing_git
 
 
 class Modules(SphinxDirective):
-    """``.. modules:: folder``: each module of a folder of cyborg_quota, with the first sentence of its docstring."""
+    """``.. modules:: FOLDER...``: the modules of folders of cyborg_quota, each with the first sentence of its docs."""
 
     required_arguments = 1
+    final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        package = pathlib.Path(cyborg_quota.__file__).parent
-        entries = nodes.bullet_list()
-        for path in sorted((package / self.arguments[0]).glob("*.py")):
-            self.env.note_dependency(str(path))
-            summary = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split()).partition(". ")[0]
-            if summary:
-                name = nodes.literal(text=path.relative_to(package).as_posix())
-                line = nodes.paragraph("", "", name, nodes.Text(f": {summary.replace('``', '').rstrip('.')}"))
-                entries += nodes.list_item("", line)
-        return [entries]
+        package, shown = pathlib.Path(cyborg_quota.__file__).parent, []
+        for folder in self.arguments[0].split():
+            entries = nodes.bullet_list()
+            for path in sorted((package / folder).glob("*.py")):
+                self.env.note_dependency(str(path))
+                summary = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split()).partition(". ")[0]
+                if summary:
+                    name = nodes.literal(text=path.relative_to(package).as_posix())
+                    line = nodes.paragraph("", "", name, nodes.Text(f": {summary.replace('``', '').rstrip('.')}"))
+                    entries += nodes.list_item("", line)
+            shown += [nodes.rubric(text=folder), entries]
+        return shown
 
 
 def setup(app: Any) -> None:
