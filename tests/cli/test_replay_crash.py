@@ -124,19 +124,17 @@ class CrashTest(base.CliTestCase):
         self.assert_same("again")
 
     def test_cut_once_at_every_transaction(self) -> None:
-        for is_done in (False, True):
-            last = 1
-            while self.cut(last, is_done=is_done):
-                self.assert_same(f"cut at write {last}, done: {is_done}")
-                last += 1
-                self.useFixture(fixtures.EmptyLedger("sqlite"))
-                self.engine.close()
-            self.assertGreater(last, 20)
+        last = 1
+        while self.cut(last, is_done=False):
+            self.assert_same(f"cut before write {last}")
+            last += 1
             self.useFixture(fixtures.EmptyLedger("sqlite"))
+            self.engine.close()
+        self.assertGreater(last, 20)
 
     def test_cut_repeatedly(self) -> None:
         """Each run completes a few more transactions than it repeats, so the end is reached."""
-        for step in (10, 11, 13):
+        for step in (10, 13):
             for is_done in (False, True):
                 cuts = 0
                 while self.cut(step, is_done=is_done):

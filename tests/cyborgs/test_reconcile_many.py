@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reconciliation of many bound ARQs takes a few queries per page, seconds, and bounded memory.
 
-There are 4,000 of them; CYBORG_QUOTA_TEST_EXAMPLES_TIMES multiplies this number.
+There are 2,500 of them; CYBORG_QUOTA_TEST_EXAMPLES_TIMES multiplies this number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests import fixtures
 from tests.cyborgs import base, quota
 from tests.cyborgs.starting import ProcessSettings
 
-ARQS = 4_000 * fixtures.MORE
+ARQS = 2_500 * fixtures.MORE
 PROJECTS, OF_AN_INSTANCE = 8, 4
 PAGES = ARQS // 2000 + 1
 """The pages of Cyborg's table, including the last, empty page."""

@@ -30,7 +30,7 @@ MOST_HELD = 3
 LIMITS = {"gpu": 24, "fpga": 16}
 """Low enough that eight workers reach the limits often."""
 CAPACITY = {"gpu": 8, "fpga": 5}
-PAUSE_SECONDS = 0.005
+PAUSE_SECONDS = 0.012
 """Between two requests of a worker. Without pauses, the workers keep all processors busy for as long as they run."""
 PROVIDERS = ("n1", "n2")
 """The providers of a ledger with capacity, and what each of them has: workers reach it often."""

@@ -105,6 +105,8 @@ class TestKinds(DriftTestCase):
 class TestFlat(DriftTestCase):
     """Further cases in a flat cloud."""
 
+    scenarios = fixtures.ON_SQLITE
+
     def test_several_sorted(self) -> None:
         self.execute("DELETE FROM reservations WHERE state = 'rolled_back'")
         self.assertEqual([], self.engine.audit(base.ADMIN), "an ended row")
@@ -125,6 +127,7 @@ class TestFlat(DriftTestCase):
 class TestTree(DriftTestCase):
     """p1 and p2 are children of root, which holds 1 itself."""
 
+    scenarios = fixtures.ON_SQLITE
     parents = {"root": None, "p1": "root", "p2": "root"}
 
     def setUp(self) -> None:

@@ -202,6 +202,8 @@ class TestClaims(InputTestCase):
 class TestNames(InputTestCase):
     """Projects, consumers, groups, resources."""
 
+    scenarios = fixtures.ON_SQLITE
+
     def test_bad(self) -> None:
         for why, name in BAD_NAMES.items():
             for field in ("consumer", "group"):
@@ -337,6 +339,8 @@ class TestExpirations(InputTestCase):
 
 class TestAdminCalls(InputTestCase):
     """The arguments of the admin calls."""
+
+    scenarios = fixtures.ON_SQLITE
 
     def test_purge_and_list_reservations(self) -> None:
         for age in (None, True, 1.5, "7", -1, 100 * 365 * 86400 + 1, 10**5000):

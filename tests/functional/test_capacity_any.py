@@ -90,7 +90,7 @@ class TestAny(CapacityTestCase):
     def test_until_all_is_full(self) -> None:
         """Claims of 1 to 8 of many nodes: a refusal means that no provider could have taken the claim."""
         nodes = [
-            (f"node{number}", "gpu", size, size * (number % 2)) for number, size in enumerate(120 * (1, 1, 4, 8, 8))
+            (f"node{number}", "gpu", size, size * (number % 2)) for number, size in enumerate(30 * (1, 1, 4, 8, 8))
         ]
         clouds.add_inventories(self.sql, nodes)
         dice, left, largest = random.Random(5), 8 + sum(free for *_, free in nodes), 8

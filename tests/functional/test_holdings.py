@@ -9,13 +9,15 @@ from cyborg_quota import exceptions
 from cyborg_quota.limits.projects import MAX_LISTED_PROJECTS
 from cyborg_quota.types import UsageKey
 from cyborg_quota.types.limits import Holding
-from tests import base, clouds
+from tests import base, clouds, fixtures
 from tests.functional import test_limits
 
 DAY = datetime.timedelta(days=1)
 
 
 class TestHoldings(test_limits.LimitsTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def setUp(self) -> None:
         super().setUp()
         self.set(None, 100)

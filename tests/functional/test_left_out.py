@@ -75,7 +75,7 @@ class TestLeftOut(base.BaseTestCase):
     def run_without(self, *names: str) -> list[str]:
         """Run PROGRAM with a copy of the package that has none of these subjects. Returns what it prints."""
         folder = pathlib.Path(self.useFixture(fx.TempDir()).path)
-        shutil.copytree(PACKAGE, folder / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PACKAGE, folder / PACKAGE.name)
         driver = folder / PACKAGE.name / "driver.py"
         lines = driver.read_text().splitlines(keepends=True)
         for name in names:

@@ -130,7 +130,7 @@ class TestModels(MigrationTestCase, test_migrations.ModelsMigrationsSync):
 
 
 class TestInterrupted(MigrationTestCase):
-    """``db sync`` is killed with SIGKILL after any of its statements, and run again."""
+    """``db sync`` is killed with SIGKILL after one of its statements, in CI after every third, and run again."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -154,7 +154,8 @@ class TestInterrupted(MigrationTestCase):
         schema.sync(database)
         database.close()
         writes = [number for number, text in enumerate(texts) if not text.startswith(READS)]
-        return texts, [writes[point] + 1 for point in kill_points.of([statements.ends[number] for number in writes])]
+        points = kill_points.of([statements.ends[number] for number in writes])
+        return texts, [writes[point] + 1 for point in [*points[:: 1 if fixtures.MORE > 1 else 3], points[-1]]]
 
     def sync_and_die(self, at: int) -> int:
         """Run ``db sync`` in a process that kills itself after statement ``at``; returns its exit status."""
@@ -165,7 +166,7 @@ class TestInterrupted(MigrationTestCase):
 
         return forked.wait(start_sync(self.url, die))
 
-    def test_killed_after_each_statement(self) -> None:
+    def test_killed_after_a_statement(self) -> None:
         self.prepare()
         texts, points = self.statements()
         self.assertGreater(len(texts), 3)

@@ -53,6 +53,8 @@ class PodLimitTestCase(test_limits.LimitsTestCase):
 
 
 class TestEnforcement(PodLimitTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_a_limit_that_is_set_later_is_correct_at_once(self) -> None:
         self.quotas.commit(base.Context("a"), self.claim(2))
         self.claim(1)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cyborg_quota import ANY, Claim, Inventory, exceptions
-from tests import base, hooks
+from tests import base, fixtures, hooks
 from tests.base import ADMIN
 
 
@@ -194,6 +194,8 @@ class TestStaleCaches(ResizeTestCase):
 
 
 class TestTransfer(ResizeTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def transfer(self, to_project: str = "p2", consumer: str = "c", project_id: str = "p1") -> None:
         self.quotas.transfer(ADMIN, to_project, project_id, consumer=consumer)
 
@@ -255,6 +257,8 @@ class TestTransfer(ResizeTestCase):
 
 
 class TestKnownAs(ResizeTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def reserve(self, **deltas: int) -> list[str]:
         return self.quotas.reserve(self.context, deltas, group="g")
 

@@ -67,6 +67,8 @@ class TestContexts(TenancyTestCase):
 class TestAdmin(TenancyTestCase):
     """An admin's context, of a project of its own."""
 
+    scenarios = fixtures.ON_SQLITE
+
     def test_settles_by_uuid_of_several_projects(self) -> None:
         """A consumer of the same name of another project is another one."""
         (theirs,) = self.quotas.reserve(STRANGER, {"gpu": 1}, consumer="committed", group="g")

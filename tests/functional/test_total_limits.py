@@ -50,6 +50,8 @@ class TotalTestCase(test_limits.LimitsTestCase):
 
 
 class TestEnforcement(TotalTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_all_projects_together(self) -> None:
         self.hold("child", 3)
         self.hold("b", 4)

@@ -10,11 +10,13 @@ from fixtures import FakeLogger
 
 from cyborg_quota import ANY, Inventory, exceptions
 from cyborg_quota.capacity.imports.changes import CapacityImporter, WantedProvider
-from tests import base
+from tests import base, fixtures
 from tests.base import ADMIN
 
 
 class UsedElsewhereTest(base.LedgerTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def setUp(self) -> None:
         super().setUp()
         self.add_provider("n1", gpu=8)

@@ -24,7 +24,7 @@ from cyborg_quota.capacity.api import Capacity
 from cyborg_quota.limits.api import Limits
 from cyborg_quota.metrics.monitoring import Monitoring
 from cyborg_quota.pods.api import Pods
-from tests import base, hooks
+from tests import base, hooks, on_sqlite
 from tests.functional import test_limits
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -316,6 +316,7 @@ class TestTheTable(EveryCallTestCase):
 class TestOtherProject(EveryCallTestCase):
     """A context that is not an admin's."""
 
+    @on_sqlite
     def test_existing_and_unknown_objects_get_the_same_answer(self) -> None:
         for call, given in OWN.items():
             if given is None or call in ("reserve", "reserve_many"):

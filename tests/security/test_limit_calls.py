@@ -8,7 +8,7 @@ import datetime
 import testscenarios
 
 from cyborg_quota import exceptions
-from tests import base, hooks
+from tests import base, fixtures, hooks
 from tests.security import test_every_call
 from tests.security.test_every_call import BY_RULE, NOBODY, STRANGER, STRANGERS, VICTIM
 
@@ -17,6 +17,8 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 class TestLimits(test_every_call.EveryCallTestCase):
     """Changes of limits and overrides, which a policy rule permits."""
+
+    scenarios = fixtures.ON_SQLITE
 
     def test_a_limit_of_another_project(self) -> None:
         for call, given in BY_RULE.items():
@@ -60,6 +62,8 @@ class TestLimits(test_every_call.EveryCallTestCase):
 
 class TestHistory(test_every_call.EveryCallTestCase):
     """The history of limits, read by users that are not admins."""
+
+    scenarios = fixtures.ON_SQLITE
 
     def test_another_project_s_history_is_refused(self) -> None:
         on = self.engine.limits
