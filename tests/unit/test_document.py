@@ -29,7 +29,7 @@ projects:
 - {id: alone}
 """
 
-settings = hypothesis.settings(deadline=None, max_examples=100, derandomize=True, database=None)
+settings = hypothesis.settings(deadline=None, max_examples=40, derandomize=True, database=None)
 
 
 def read(text: str) -> document.Document:

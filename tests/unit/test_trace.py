@@ -112,7 +112,7 @@ class ReaderTest(TraceCase):
 
 
 class FuzzTest(TraceCase):
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=60, deadline=None)
     @given(st.binary(max_size=200), st.integers(0, 2**32))
     def test_any_bytes_are_events_or_a_typed_error(self, noise: bytes, seed: int) -> None:
         # A valid trace, a part of which is overwritten with noise.
