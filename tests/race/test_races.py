@@ -69,7 +69,7 @@ class TestLimitRace(RaceTestCase):
         between = once(PROCESSES)
 
         def job() -> int:
-            sql = sa.create_engine(self.url, **({"connect_args": {"timeout": 60}} if self.backend == "sqlite" else {}))
+            sql = sa.create_engine(self.url, connect_args={"timeout": 60})
             admitted = 0
             while naive.reserve_one(sql, usage_id, LIMIT, between):
                 admitted += 1

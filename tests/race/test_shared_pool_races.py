@@ -9,7 +9,7 @@ from typing import Any
 
 from cyborg_quota import ANY, QuotaEngine
 from cyborg_quota.db import inventories
-from tests import base, on_sqlite
+from tests import base
 from tests.base import ADMIN
 from tests.race.test_provider_races import CAPACITY, claim_until_full, context_of
 from tests.race.workers import PATIENT, PROCESSES, race
@@ -75,7 +75,6 @@ class TestSharedPool(base.LedgerTestCase):
         self.assertEqual(used["pool"], used["n1"] + used["n2"])
         self.assert_invariants()
 
-    @on_sqlite
     def test_without_the_condition_the_pool_is_exceeded(self) -> None:
         """The control: compare what is free with a read, and take without a condition."""
         if self.backend == "sqlite":
