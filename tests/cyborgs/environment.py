@@ -9,6 +9,7 @@ in .venv-cyborg/patched.
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sys
 
@@ -19,6 +20,8 @@ DIRECTORY = installing.TOP / ".venv-cyborg"
 PATCHED = "17.0.0 with quota"
 VERSIONS = ("17.0.0", "16.0.1", PATCHED)
 """Most tests run with the first version."""
+VARIABLE = "CYBORG_QUOTA_TEST_CYBORG"
+"""The environment variable that names a source tree of Cyborg, which is installed in place of the first version."""
 DIRECTORIES = {"17.0.0": DIRECTORY, "16.0.1": installing.TOP / ".venv-cyborg16"}
 OF_VERSION = {
     "17.0.0": ("openstack-placement==16.0.0",),
@@ -40,7 +43,8 @@ def ensure(version: str = VERSIONS[0]) -> pathlib.Path:
     """Install what is missing or outdated; returns the directory of the programs. Raises NotAvailable."""
     if version == PATCHED:
         return upstream.ensure(ensure(VERSIONS[0]))
-    requirements = (f"openstack-cyborg=={version}", *REQUIREMENTS, *OF_VERSION[version])
+    cyborg = os.environ.get(VARIABLE) if version == VERSIONS[0] else None
+    requirements = (cyborg or f"openstack-cyborg=={version}", *REQUIREMENTS, *OF_VERSION[version])
     sources = [pathlib.Path(__file__).read_text(), pathlib.Path(installing.__file__).read_text()]
     stamp = installing.stamp_of(str(DIRECTORIES[version]), *requirements, *sources)
     return installing.ensure_services("tests.cyborgs", DIRECTORIES[version], requirements, stamp)
