@@ -19,7 +19,7 @@ _FORK = multiprocessing.get_context("fork")
 PROCESSES = 4 if fixtures.MORE == 1 else 8
 """The processes of a race. To fork one, and to connect it, takes longer than its calls."""
 TIMEOUT_SECONDS = 120
-_PAUSE_SECONDS = 0.01
+_PAUSE_SECONDS = 0.03
 """Between two calls of an observer. (Without it, one that writes to SQLite keeps the lock nearly all the time.)"""
 PATIENT = {"retry_seconds": 60.0, "statement_timeout_seconds": 60}
 """Settings of an engine whose calls must succeed on a busy machine, where many processes share a processor."""
