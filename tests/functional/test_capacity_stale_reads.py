@@ -45,7 +45,7 @@ class TestStaleReads(CapacityTestCase):
     def test_a_claim_is_not_refused_before_a_synced_read(self) -> None:
         self.engine = self.make_engine()  # with empty caches
         self.hide(tables, "find_candidates", [])
-        self.hide(inventories, "places_of", {})
+        self.hide(inventories, "locations_of", {})
         for provider in (ANY, "n1"):
             self.is_synced = False
             self.engine.reserve(self.context, {"gpu": 4}, provider=provider)
