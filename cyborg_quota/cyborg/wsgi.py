@@ -20,6 +20,7 @@ from cyborg.api import app as cyborg_app  # noqa: E402
 from cyborg.conductor import rpcapi  # noqa: E402
 from oslo_log import log as logging  # noqa: E402
 
+from cyborg_quota.conf import loading  # noqa: E402
 from cyborg_quota.cyborg import arq_records, errors, process_state  # noqa: E402
 
 LOG = logging.getLogger(__name__)
@@ -76,8 +77,12 @@ def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
     return setup
 
 
+@loading.exit_if_invalid("cyborg-api")
 def make_application() -> Any:
-    """Create Cyborg's application with our RPC client and our objects. Raises ConfigurationError."""
+    """Create Cyborg's application with our RPC client and our objects.
+
+    If the configuration is invalid, print why, and end the worker.
+    """
     rpcapi.ConductorAPI = ConductorAPI  # Cyborg's hook looks this class up when the application is loaded
     if importlib.util.find_spec("falcon") is not None:
         cyborg_app.setup_app = _mount_quota_api(cyborg_app.setup_app)

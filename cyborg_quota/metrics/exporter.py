@@ -109,7 +109,8 @@ class LedgerApplication:
                 status, text = "200 OK", self.text()
             except exceptions.QuotaError as error:
                 LOG.warning("A scrape of the metrics failed: %s", error)
-                status, text = "503 Service Unavailable", "The ledger is unavailable.\n"
+                source = "source of the limits" if isinstance(error, exceptions.LimitsUnavailable) else "ledger"
+                status, text = "503 Service Unavailable", f"The {source} is unavailable.\n"
         body = text.encode()
         start_response(status, [("Content-Type", CONTENT_TYPE), ("Content-Length", str(len(body))), *headers])
         return [body]

@@ -112,6 +112,9 @@ class TestNoSource(HealTestCase):
             check=False,
             timeout=quota.COMMAND_TIMEOUT_SECONDS,
         )
+        self.assertEqual("", api.stdout)
+        self.assertRegex(api.stderr.splitlines()[-1], r"^cyborg-api: \[cyborg\] source is not set: ")
+        self.assertNotIn("Traceback", api.stderr)
         outputs = [
             self.run_program("cyborg-quota-conductor", *self.stack.config_files()),
             self.reconcile("--heal"),

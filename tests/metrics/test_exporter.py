@@ -113,13 +113,16 @@ class TestScrape(server.ApiTestCase):
         self.quotas.reserve(base.Context("higgs"), {"gpu": 1})
         self.assertEqual(first, application.text())
 
-    def test_an_unavailable_ledger_is_503(self) -> None:
-        def fail(*_arguments: object) -> None:
-            raise exceptions.DatabaseUnavailable("at mysql://quota:secret@db", 1.0)
-
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.metrics.monitoring.Monitoring.read", fail))
-        answer = get(LedgerApplication(self.engine, ["*"]))
-        self.assertEqual((503, "The ledger is unavailable.\n"), (answer.status_int, answer.text))
+    def test_what_is_unavailable_is_503(self) -> None:
+        """The ledger, or the source of the limits."""
+        read = self.useFixture(fx.MockPatch("cyborg_quota.metrics.monitoring.Monitoring.read")).mock
+        for error, what in (
+            (exceptions.DatabaseUnavailable("at mysql://quota:secret@db", 1.0), "ledger"),
+            (exceptions.LimitsUnavailable("at http://keystone", 1.0), "source of the limits"),
+        ):
+            read.side_effect = error
+            answer = get(LedgerApplication(self.engine, ["*"]))
+            self.assertEqual((503, f"The {what} is unavailable.\n"), (answer.status_int, answer.text))
 
     def test_only_the_chosen_projects(self) -> None:
         """I8: whoever reaches the port sees the projects that [metrics] projects names, and no others."""
