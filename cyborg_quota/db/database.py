@@ -327,7 +327,7 @@ class Database:
     def _ended_a_scan(self, error: BaseException) -> bool:
         """Whether the error is the timeout of ``limit_scans``."""
         is_scan = self._settings.statement_timeout_seconds is None and self._pool.scan_seconds is not None
-        return is_scan and errors.was_canceled(error)
+        return is_scan and errors.code_of(error) in errors.CANCELED
 
     def _is_over(self, began: float) -> bool:
         return time.monotonic() - began >= self._settings.retry_seconds

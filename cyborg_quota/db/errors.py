@@ -127,15 +127,8 @@ _TOOK_LONG: Final = frozenset({"57014", "55P03", 1205, 1317, 1969})
 """PostgreSQL: canceled, lock timeout. MariaDB: lock timeout, interrupted, max_statement_time."""
 
 
-_CANCELED: Final = frozenset({"57014", 1969})
+CANCELED: Final = ("57014", 1969)
 """The server ended a statement at its timeout."""
-
-
-def was_canceled(error: BaseException) -> bool:
-    """Whether a statement reached its timeout."""
-    code = code_of(error)  # (of other errors: their first argument, which may be of any type)
-    return isinstance(code, (str, int)) and code in _CANCELED
-
 
 _SQLITE_READ_ONLY: Final = "attempt to write a readonly database"
 _MAY_BE_READ_ONLY: Final = {

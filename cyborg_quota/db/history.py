@@ -272,14 +272,13 @@ def list_reservations(connection: sa.Connection, wanted: ReservationFilter) -> l
         parts = [_RESERVATIONS.where(*conditions, part) for part in in_group(wanted.group, wanted.project_id)]
         in_either = sa.union_all(*parts).subquery()
         return _reservations(connection, sa.select(in_either).order_by(in_either.c.id).limit(wanted.limit))
-    is_selective = wanted.project_id is not None or wanted.uuids is not None
+    is_named = wanted.consumer is not None or wanted.uuids is not None
+    if wanted.project_id is None and not is_named:
+        return _reservations(connection, _RESERVATIONS.where(*conditions).order_by(_row.id).limit(wanted.limit))
+    of_project = sa.and_(sa.true(), *paging.given((_row.project_id, wanted.project_id)))
     # Sorted by an expression: for a page sorted by the id, a database may read all reservations in this order.
-    order = _row.id + sa.literal_column("0") if is_selective else _row.id
-    query = _RESERVATIONS.where(*conditions).order_by(order).limit(wanted.limit)
-    if wanted.project_id is None:
-        return _reservations(connection, query)
-    of_project = _row.project_id == wanted.project_id
-    if wanted.consumer is not None or wanted.uuids is not None:
+    query = _RESERVATIONS.where(*conditions).order_by(_row.id + sa.literal_column("0")).limit(wanted.limit)
+    if wanted.project_id is None or is_named:
         return _reservations(connection, query.where(of_project))
     # Through the usage rows of the project: of these, an index has the reservations by state.
     usage = usages.ids_query(wanted.project_id, wanted.resource)

@@ -114,7 +114,8 @@ reservations = sa.Table(
     sa.Column("generation", sa.Integer),
     sa.UniqueConstraint("uuid", name="uuid"),
     sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="live_consumer"),
-    sa.UniqueConstraint("project_id", "consumer_id", "claim_ordinal", name="live_claim"),
+    # The consumer first: lists of all projects read by it.
+    sa.UniqueConstraint("consumer_id", "project_id", "claim_ordinal", name="live_claim"),
     sa.CheckConstraint("delta > 0", name="delta"),
     sa.CheckConstraint("state IN ({})".format(", ".join(f"'{state}'" for state in STATES)), name="state"),
     # ``deleted`` and ``live`` follow the state.
@@ -126,6 +127,7 @@ reservations = sa.Table(
     sa.Index("ix_reservations_usage", "usage_id", "state"),
     # Partial on PostgreSQL: a query without a group must not use it (decision record 0022).
     sa.Index("ix_reservations_group", "project_id", "group_id", postgresql_where=sa.text("group_id IS NOT NULL")),
+    sa.Index("ix_reservations_group_id", "group_id", postgresql_where=sa.text("group_id IS NOT NULL")),
     sa.Index("ix_reservations_expire", "state", "expire"),
     sa.Index("ix_reservations_deleted_at", "deleted_at"),
     sqlite_autoincrement=True,

@@ -252,7 +252,10 @@ class TestCost(test_limits.LimitsTestCase):
         self.assertIn("set_limit", grown)
 
     def test_a_list_of_reservations_reads_those_of_the_project(self) -> None:
-        """Whatever the filter, and also if nothing matches: not the 20,000 of other projects, nor 2,000 others."""
+        """Whatever the filter, and also if nothing matches: not the 20,000 of other projects, nor 2,000 others.
+
+        Neither do an admin's lists over all projects of a consumer or a group.
+        """
         clouds.add_projects(self.sql, 0, 500, history=40)
         with self.sql.begin() as connection:
             row = models.reservations.c
@@ -271,10 +274,18 @@ class TestCost(test_limits.LimitsTestCase):
             "next": {"resource": "fpga", "after": "ended-7-0"},
         }
 
-        def call(given: dict[str, Any]) -> Call:
-            return lambda engine: engine.list_reservations(base.ADMIN, "p7", limit=5, **given)
+        of_all = {
+            "consumer, of all": {"consumer": "nobody"},
+            "group, of all": {"group": "nothing"},
+            "groups below, of all": {"group": "group-7-1", "state": "released"},
+        }
 
-        found = self.measure({name: call(given) for name, given in filters.items()}, self.make_limited())
+        def call(given: dict[str, Any], project_id: str | None = "p7") -> Call:
+            return lambda engine: engine.list_reservations(base.ADMIN, project_id, limit=5, **given)
+
+        calls = {name: call(given) for name, given in filters.items()}
+        calls |= {name: call(given, None) for name, given in of_all.items()}
+        found = self.measure(calls, self.make_limited())
         most = 2_000 if self.backend == "sqlite" else 200
         self.assertEqual({}, {name: rows for name, rows in found.items() if sum(rows) > most})
 

@@ -69,7 +69,7 @@ sa.Table(
     sa.PrimaryKeyConstraint("id", name="pk_reservations"),
     sa.UniqueConstraint("uuid", name="uq_reservations_uuid"),
     sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="uq_reservations_live_consumer"),
-    sa.UniqueConstraint("project_id", "consumer_id", "claim_ordinal", name="uq_reservations_live_claim"),
+    sa.UniqueConstraint("consumer_id", "project_id", "claim_ordinal", name="uq_reservations_live_claim"),
     sa.CheckConstraint("delta > 0", name="ck_reservations_delta"),
     sa.CheckConstraint(
         "state IN ('reserved', 'committed', 'rolled_back', 'expired', 'released')",
@@ -83,6 +83,7 @@ sa.Table(
     ),
     sa.Index("ix_reservations_usage", "usage_id", "state"),
     sa.Index("ix_reservations_group", "project_id", "group_id", postgresql_where=sa.text("group_id IS NOT NULL")),
+    sa.Index("ix_reservations_group_id", "group_id", postgresql_where=sa.text("group_id IS NOT NULL")),
     sa.Index("ix_reservations_expire", "state", "expire"),
     sa.Index("ix_reservations_deleted_at", "deleted_at"),
     sqlite_autoincrement=True,
