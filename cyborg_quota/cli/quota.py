@@ -121,13 +121,6 @@ def _usages(run: base.Run, project_id: str | None, pod: str | None, after: list[
     return Table(USAGE_COLUMNS if pod is None else USAGE_IN_POD_COLUMNS, map(_usage_row, records))
 
 
-def _usage_of_project_row(record: UsageRecord) -> tuple[Any, ...]:
-    """A row with the end of the override that applies now, and the limit without it."""
-    if record.override is None:
-        return *_usage_row(record), formats.Optional(None), formats.Optional(None)
-    return *_usage_row(record), formats.timestamp(record.override.until), formats.Limit(record.override.otherwise)
-
-
 def _usage_of_project(engine: QuotaEngine, context: Context, project_id: str) -> list[UsageRecord]:
     try:
         return engine.get_detail(context, project_id)
@@ -137,14 +130,17 @@ def _usage_of_project(engine: QuotaEngine, context: Context, project_id: str) ->
 
 
 def _usage_row(record: UsageRecord) -> tuple[Any, ...]:
-    usage, headroom, pod = record.usage, record.headroom, () if record.pod is None else (record.pod,)
+    """The cells of a row; behind those of the list, the end of the override that applies now, and the limit without."""
+    usage, override, pod = record.usage, record.override, () if record.pod is None else (record.pod,)
     limit, available = formats.Limit(usage.limit), formats.Available(usage.available)
     if usage.limit is None:
         limit = available = formats.Unknown(None)
     elif record.lacks_limit:
         limit, available = formats.Limit(None), formats.Optional(None)
     amounts = limit, usage.used, usage.reserved, available
-    return record.project_id, *pod, record.resource, *amounts, *_fits_columns(headroom)
+    ends = formats.timestamp(override and override.until)
+    otherwise = formats.Limit(override.otherwise) if override else formats.Optional(None)
+    return record.project_id, *pod, record.resource, *amounts, *_fits_columns(record.headroom), ends, otherwise
 
 
 def _fits_columns(headroom: Headroom | None) -> tuple[Any, Any]:
@@ -279,7 +275,7 @@ def _show(
         return _usages(run, project_id, pod, **page)
     records_of_usage = _usage_of_project(run.engine, run.context, project_id)
     found = paging.page(records_of_usage, lambda one: (one.project_id, one.resource), **page)
-    return Table(USAGE_OF_PROJECT_COLUMNS, map(_usage_of_project_row, found))
+    return Table(USAGE_OF_PROJECT_COLUMNS, map(_usage_row, found))
 
 
 Show = base.generate(

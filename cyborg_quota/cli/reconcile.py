@@ -14,7 +14,7 @@ from cyborg_quota.cli.errors import REFUSED
 from cyborg_quota.surface.operations import Argument
 
 if TYPE_CHECKING:
-    from cyborg_quota.cyborg.diff import Difference, Report
+    from cyborg_quota.cyborg.diff import Report
 
 COLUMNS = ("arq", "problem", "instance", "source", "charged", "attached", "result")
 
@@ -99,7 +99,8 @@ class Reconcile(base.Lister):
             with base.progress_bar(len(differences), "accelerators") as progress:
                 changed = reconciler.heal(report, force=parsed_args.force, progress=progress)
             done = {difference.arq for difference in changed if difference.problem != "released, not charged"}
-            differences = [*changed, *self._report_repaired(report, changed, done)]
+            self._report_repaired(report, done)
+            differences = list({one.arq: one for one in [*report.differences, *changed]}.values())
         elif differences:
             self.status = REFUSED
         self._report_others(report)
@@ -138,18 +139,13 @@ class Reconcile(base.Lister):
                 f"{omitted} further differences are not listed. Run the command again when those above are repaired."
             )
 
-    def _report_repaired(
-        self, report: Report, changed: Sequence[Difference], done: Collection[str]
-    ) -> list[Difference]:
-        """Say what was repaired. Returns the differences that were not even changed. ``done``: the repaired ARQs."""
-        own = [difference for difference in report.differences if difference.is_own]
-        failed = sum(difference.arq not in done for difference in own)
+    def _report_repaired(self, report: Report, done: Collection[str]) -> None:
+        """Say what was repaired. ``done``: the repaired ARQs."""
+        failed = sum(one.is_own and one.arq not in done for one in report.differences)
         self.print_message(f"Differences repaired: {len(done)}.")
         if failed:
             self.status = REFUSED
             self.print_message(f"{failed} differences were not repaired; the log has the reasons.")
-        tried = {difference.arq for difference in changed}
-        return [difference for difference in report.differences if difference.arq not in tried]
 
 
 def wait(seconds: float) -> None:

@@ -169,8 +169,7 @@ class _HistoryTab(_Tab):
     def read(self, limit: int | None = None) -> list[Any]:
         """The changes of the page."""
         changes = super().read(limit)
-        users = {one["user_id"]: None for one in changes}
-        names = {user_id: client.user_name(self.request, user_id) for user_id in users}
+        names = {one: client.user_name(self.request, one) for one in {change["user_id"] for change in changes}}
         return [{**change, "user": names[change["user_id"]]} for change in changes]
 
 

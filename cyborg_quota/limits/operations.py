@@ -70,14 +70,11 @@ def beyond_capacity(caller: Any, resources: Iterable[str]) -> list[str]:
     if capacity is None or not validation.is_admin(caller.context):
         return []
     return [
-        f"{one.resource}: the limits {_sum(one.promised)}; {one.capacity} exist"
+        f"{one.resource}: the limits {'are unlimited' if one.promised == UNLIMITED else f'add up to {one.promised}'}; "
+        f"{one.capacity} exist"
         for one in capacity.report(caller.elevated, list(resources))
         if not 0 <= one.promised <= one.capacity
     ]
-
-
-def _sum(promised: int) -> str:
-    return "are unlimited" if promised == UNLIMITED else f"add up to {promised}"
 
 
 def preview(

@@ -48,12 +48,6 @@ def _bound_by(one: Mapping[str, Any]) -> str | None:
     return f"{project} ({bound['scope']}{'' if pod is None else f', pod {pod}'})"
 
 
-def _otherwise(one: Mapping[str, Any]) -> formats.Cell:
-    """The limit without the override that applies now."""
-    override = one["override"]
-    return formats.Optional(None) if override is None else formats.Limit(override["otherwise"])
-
-
 _PROJECT_ID: Final = entries(project_id="Project ID")
 _LIMITS: Final = (*entries(resource="Resource"), *entries(limit="Limit", cell=formats.Limit))
 _OWN_LIMITS: Final = (*entries(resource="Resource"), *entries(limit="Limit", cell=formats.OptionalLimit))
@@ -67,7 +61,12 @@ _DETAILS: Final = (
     Column(
         "Override Until", formats.Optional, lambda one: one["override"] and one["override"]["until"], is_sparse=True
     ),
-    Column("Otherwise", value=_otherwise, is_sparse=True),
+    Column(
+        "Otherwise",
+        lambda override: formats.Limit(override["otherwise"]) if override else formats.Optional(None),
+        operator.itemgetter("override"),
+        is_sparse=True,
+    ),
 )
 _TOTALS: Final = (*_LIMITS, *entries(held="Held"))
 _SUBTREE: Final = (*_LIMITS, *entries(in_use="In Use", subtree="Subtree"))
