@@ -71,8 +71,11 @@ class QuotaAPI:
         """Answer one request. Raises Refused or QuotaError."""
         self._versions.negotiate(req, resp)
         context = self._authenticate(req)
-        for name, value in path.items():
-            _check_name(name, value)
+        try:
+            for name, value in path.items():
+                validation.check_name(name, value)
+        except exceptions.InvalidName as error:  # a text that cannot be the id of anything
+            raise Refused(404, str(error)) from None
         data = None if operation.body is None else requests.read_data(req)  # before the ledger: a client may be slow
         self._call_ledger(functools.partial(self._respond, data=data), operation, context, req, resp, path)
 
@@ -135,14 +138,6 @@ class QuotaAPI:
         if self._policy.permits(policy.GET, context, project_id, parent_id):
             raise errors.forbidden(rule)
         raise errors.project_not_found(project_id)
-
-
-def _check_name(name: str, value: str) -> None:
-    """Raise Refused (404) for a text that cannot be the id of anything."""
-    try:
-        validation.check_name(name, value)
-    except exceptions.InvalidName as error:
-        raise Refused(404, str(error)) from None
 
 
 def make_app(api: QuotaAPI) -> Callable[..., Any]:

@@ -44,12 +44,17 @@ def make_bare_application(
         LOG.warning(
             "[api] auth = noauth: THE REST API OF QUOTA VALIDATES NO TOKEN. Each client may claim to be an admin."
         )
-    options = {
-        "max_limit": conf.api.max_limit,
-        "statement_timeout_seconds": conf.quota.statement_timeout,
-        "believes_headers": conf.api.auth == opts.NO_AUTH,
-    }
-    return make_app(QuotaAPI(engine, Policy(conf), versions=versions, call_ledger=call_ledger, **options))
+    return make_app(
+        QuotaAPI(
+            engine,
+            Policy(conf),
+            versions=versions,
+            call_ledger=call_ledger,
+            max_limit=conf.api.max_limit,
+            statement_timeout_seconds=conf.quota.statement_timeout,
+            believes_headers=conf.api.auth == opts.NO_AUTH,
+        )
+    )
 
 
 def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Application:

@@ -99,10 +99,8 @@ def translate(error: exceptions.QuotaError) -> Refused:
 
 def serialize(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError) -> None:
     """Write an error in the format of this API. It is called by falcon for each HTTPError."""
-    code = error.code if isinstance(error, Refused) else None
-    more = error.more if isinstance(error, Refused) else {}
     resp.content_type = falcon.MEDIA_JSON
-    resp.data = document(error.status_code, req.env, error.description, code, more)
+    resp.data = document(error.status_code, req.env, error.description, error.code, getattr(error, "more", {}))
 
 
 def document(

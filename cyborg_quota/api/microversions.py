@@ -39,9 +39,8 @@ class VersionRange(NamedTuple):
 
     def _requested(self, header: str | None) -> str:
         # As in Cyborg: without the header, the lowest version; the service type may be left out.
-        requested = self.minimum
-        if header is not None:
-            requested = microversion_parse.get_version({HEADER: header}, SERVICE_TYPE) or header.strip()
+        named = header and microversion_parse.get_version({HEADER: header}, SERVICE_TYPE)
+        requested = self.minimum if header is None else named or header.strip()
         if requested.lower() == "latest":
             return self.maximum
         try:

@@ -534,15 +534,14 @@ def _inventory_values(record: InventoryRecord | None) -> Value:
 
 def _check_served(provider: Provider, pool: Provider) -> None:
     """Raise ProviderInUse if the pool cannot serve the provider."""
-    reason = None
-    if provider.uuid == pool.uuid:
-        reason = "a pool does not serve itself"
-    elif provider.served_by not in (None, pool.name):
-        reason = f"{provider.served_by} serves it: see `provider set --stop-serving`"
-    elif provider.pod != pool.pod:
-        reason = f"it is in {_pod_text(provider)}, and the pool is in {_pod_text(pool)}"
-    if reason is not None:
-        raise exceptions.ProviderInUse(provider.name, None, reason, change=f"served by {pool.name}")
+    is_other = provider.served_by not in (None, pool.name)
+    for is_wrong, reason in (
+        (provider.uuid == pool.uuid, "a pool does not serve itself"),
+        (is_other, f"{provider.served_by} serves it: see `provider set --stop-serving`"),
+        (provider.pod != pool.pod, f"it is in {_pod_text(provider)}, and the pool is in {_pod_text(pool)}"),
+    ):
+        if is_wrong:
+            raise exceptions.ProviderInUse(provider.name, None, reason, change=f"served by {pool.name}")
 
 
 def _pod_text(provider: Provider) -> str:

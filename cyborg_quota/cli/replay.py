@@ -68,7 +68,7 @@ class Replay(base.ShowOne):
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        limits = arguments.once_each(parsed_args.limit, "limits")
+        limits = arguments.once_each(parsed_args.limit)
         if limits:  # before the engine reads them
             self.conf.set_override("driver", "config", group="limits")
             self.conf.set_override("limits", limits, group="limits")

@@ -177,7 +177,7 @@ Extend = base.generate(
 
 
 def _resize(run: base.Run, amounts: Any, expect: Any, **holder: Any) -> list[Reservation]:
-    expected = arguments.once_each(expect, "expected amounts") or None
+    expected = arguments.once_each(expect) or None
     run.engine.resize(run.context, amounts, expected=expected, **holder)
     uuid = holder.pop("reservation")
     return _live(run.engine.list_reservations(run.context, reservations=uuid and [uuid], **holder))
@@ -212,7 +212,7 @@ Resize = base.generate(
                 metavar="RESOURCE=AMOUNT",
                 help="the amount before; can be repeated",
             ),
-            arguments.pairs("amounts", "amounts", "RESOURCE=AMOUNT", "the new amount, as in gpu=4"),
+            arguments.pairs("amounts", "RESOURCE=AMOUNT", "the new amount, as in gpu=4"),
         ),
         COLUMNS,
     )

@@ -12,13 +12,15 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cyborg_quota.exceptions import InvalidRequest
 from cyborg_quota.surface.operations import NAME, Argument, Schema
 from cyborg_quota.surface.operations import REASON as REASON_SCHEMA
 from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT
 from cyborg_quota.validation import MAX_EXPIRE_SECONDS
+
+T = TypeVar("T")
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 
@@ -62,25 +64,21 @@ def abbreviated(text: str) -> str:
     return ascii(text if len(text) <= 80 else text[:77] + "...")
 
 
-def once_each(pairs: Iterable[tuple[str, int]] | None, what: str) -> dict[str, int]:
-    """Return the pairs as a dict. Raises InvalidRequest if a resource is given twice; ``what`` names the values."""
-    values: dict[str, int] = {}
-    for resource, number in pairs or ():
-        if resource in values:
-            raise InvalidRequest(f"{abbreviated(resource)} has two {what}; give one.")
-        values[resource] = number
+def once_each(pairs: Iterable[tuple[str, T]] | None) -> dict[str, T]:
+    """Return the pairs as a dict. Raises InvalidRequest if a name is given twice."""
+    values: dict[str, T] = {}
+    for name, value in pairs or ():
+        if name in values:
+            raise InvalidRequest(f"{abbreviated(name)} is given twice.")
+        values[name] = value
     return values
 
 
 def bundle(text: str) -> dict[str, int]:
     """Parse ``gpu=2,fpga=1`` into {resource: amount}: each resource once, each amount at least 1."""
-    amounts: dict[str, int] = {}
-    for resource, number in map(amount, text.split(",")):
-        if number < 1:
-            raise argparse.ArgumentTypeError(f"{abbreviated(text)}: each amount must be at least 1")
-        if resource in amounts:
-            raise argparse.ArgumentTypeError(f"{abbreviated(text)}: {abbreviated(resource)} has two amounts")
-        amounts[resource] = number
+    amounts = once_each(map(amount, text.split(",")))
+    if min(amounts.values()) < 1:
+        raise argparse.ArgumentTypeError(f"{abbreviated(text)}: each amount must be at least 1")
     return amounts
 
 
@@ -95,11 +93,10 @@ MAX_RESOURCES: Final = 1000
 """The maximum number of resources in one request."""
 
 
-def pairs(name: str, what: str, metavar: str, text: str, **details: Any) -> Argument:
+def pairs(name: str, metavar: str, text: str, **details: Any) -> Argument:
     """A positional argument of pairs such as gpu=2, each resource once. Its value is {resource: integer}."""
-    collect = functools.partial(once_each, what=what)
     defaults = {"nargs": "+", "type": amount, "schema": by_resource(AMOUNT)}
-    return Argument(name, metavar=metavar, help=text, collect=collect, **{**defaults, **details})
+    return Argument(name, metavar=metavar, help=text, collect=once_each, **{**defaults, **details})
 
 
 class _Operands(argparse.Action):
@@ -129,14 +126,14 @@ def operands(name: str, parse: Callable[[str], tuple[str, int]], what: str, text
         **{"nargs": "+", "metavar": f"RESOURCE={what.upper()}|PROJECT", **details},
         action=_Operands,
         const=parse,
-        collect=functools.partial(once_each, what=f"{what}s"),
+        collect=once_each,
         help=text,
     )
 
 
 def amounts(text: str = "the amount of a resource, as in gpu=2", **details: Any) -> Argument:
     """The positional argument ``deltas``: the requested amounts. ``text``: its help."""
-    return pairs("deltas", "amounts", "RESOURCE=AMOUNT", text, **details)
+    return pairs("deltas", "RESOURCE=AMOUNT", text, **details)
 
 
 PROJECT_HELP: Final = "the project's ID or, if Keystone is configured, its name"
@@ -171,19 +168,13 @@ REASON: Final = Argument(
 CAPACITY_REASON: Final = Argument("--reason", schema=REASON_SCHEMA, metavar="TEXT", help="why, for `history list`")
 
 
-_AGE = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)
+_DURATION = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def moment_or_age(text: str) -> datetime.datetime | datetime.timedelta:
     """Parse a time in ISO 8601 (UTC, or with an offset), or an age: 90s, 30m, 12h, 30d, 4w."""
-    age = _AGE.fullmatch(text)
-    if age is not None:
-        seconds = int(age[1]) * _SECONDS[age[2]]
-        if seconds > MAX_EXPIRE_SECONDS:
-            raise argparse.ArgumentTypeError(f"{abbreviated(text)}: write an age of at most {_MAX_DAYS}d")
-        return datetime.timedelta(seconds=seconds)
-    return moment(text)
+    return datetime.timedelta(seconds=duration(text)) if _DURATION.fullmatch(text) else moment(text)
 
 
 def moment(text: str) -> datetime.datetime:
@@ -223,17 +214,13 @@ def selection(
     return {**given, "project_id": project_id}
 
 
-_DURATION = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
-_MAX_DAYS = MAX_EXPIRE_SECONDS // 86400
-
-
 def duration(text: str) -> int:
-    """Parse ``30d``, ``12h``, ``45m`` or ``90s`` into seconds."""
+    """Parse ``4w``, ``30d``, ``12h``, ``45m`` or ``90s`` into seconds."""
     match = _DURATION.fullmatch(text)
     seconds = 0 if match is None else int(match[1]) * _SECONDS[match[2]]
     if not 0 < seconds <= MAX_EXPIRE_SECONDS:
         raise argparse.ArgumentTypeError(
-            f"{abbreviated(text)}: write a time such as 30d, 12h, 45m or 90s, at most {_MAX_DAYS}d"
+            f"{abbreviated(text)}: write a time such as 30d, 12h, 45m or 90s, at most {MAX_EXPIRE_SECONDS // 86400}d"
         )
     return seconds
 
@@ -271,12 +258,7 @@ def tag(text: str) -> list[tuple[str, str]]:
 
 def tags(options: Iterable[list[tuple[str, str]]] | None) -> dict[str, str] | None:
     """Return the tags as a dict, None if there are none. Raises InvalidRequest if a key is given twice."""
-    found: dict[str, str] = {}
-    for key, value in itertools.chain.from_iterable(options or ()):
-        if key in found:
-            raise InvalidRequest(f"The tag {key!a} is given twice.")
-        found[key] = value
-    return found or None
+    return once_each(itertools.chain.from_iterable(options or ())) or None
 
 
 TAGS: Final[Schema] = {

@@ -141,7 +141,7 @@ class TestCommands(OscTestCase):
             (quota.SetQuota, ("gpu=1", "gpu=2", "higgs")),
         ):
             error = self.assertRaises(InvalidRequest, self.run_command, kind, *words)
-            self.assertIn("'gpu' has two", str(error))
+            self.assertIn("'gpu' is given twice", str(error))
 
     def test_a_check_that_is_refused_is_a_sentence_for_each_limit(self) -> None:
         """It was one line of key=value for all."""

@@ -134,7 +134,7 @@ class CapacityTest(base.CliTestCase):
             (("provider", "create", "n3", "--uuid", "x"), "not a UUID"),
             (("inventory", "set", "n1", "gpu=-1"), "total -1"),
             (("inventory", "set", "n1", "gpu=1", "--reserved", "2"), "reserved 2"),
-            (("inventory", "set", "n1", "gpu=1", "gpu=2"), "two totals"),
+            (("inventory", "set", "n1", "gpu=1", "gpu=2"), "given twice"),
             (("inventory", "set", "n1", "nope=1"), "nope"),
             (("inventory", "set", "n1", "gpu=1", "--allocation-ratio", "0"), "allocation_ratio"),
             (("inventory", "set", "n1", "gpu=1", "--allocation-ratio", "x"), "as in 1.5"),

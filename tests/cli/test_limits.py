@@ -227,7 +227,7 @@ class LimitTest(LimitTestCase):
         self.assertIn("cannot be combined with a project", self.refused(2, "set", "--default", "gpu=1", "p"))
         for limit in ("gpu=x", "gpu=-2", "=1", f"gpu={2**62 + 1}"):
             self.misused("set", "--default", limit)
-        self.assertIn("two limits", self.refused(2, "set", "--default", "gpu=1", "gpu=2"))
+        self.assertIn("given twice", self.refused(2, "set", "--default", "gpu=1", "gpu=2"))
         self.assertIn("Unknown resource", self.refused(2, "set", "--default", "tpu=1"))
         self.misused("set", "--default")
         self.assertIn("Name a project", self.refused(2, "show", "--ancestors"))

@@ -118,7 +118,7 @@ class BadReplayTest(ReplayCase):
         self.misused("replay")
         for bad in ("gpu", "gpu=x", "gpu=-2", "=1", "gpu=4611686018427387905"):
             self.misused("replay", EXAMPLE, "--limit", bad)
-        self.assertIn("two limits", self.refused(2, "replay", EXAMPLE, "--limit", "gpu=1", "--limit", "gpu=2"))
+        self.assertIn("given twice", self.refused(2, "replay", EXAMPLE, "--limit", "gpu=1", "--limit", "gpu=2"))
         self.assertIn("No such file", self.refused(2, "replay", str(self.directory / "none.csv")))
         self.assertIn("regular file", self.refused(2, "replay", "/dev/null"))
 

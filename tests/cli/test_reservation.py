@@ -68,7 +68,7 @@ class ReservationTest(base.CliTestCase):
         self.misused("reserve", "--project", "p1")
         self.misused("reserve", "gpu=1")
         self.assertIn("at least 1", self.refused(2, "reserve", "--project", "p1", "gpu=0"))
-        self.assertIn("two amounts", self.refused(2, "reserve", "--project", "p1", "gpu=1", "gpu=1"))
+        self.assertIn("given twice", self.refused(2, "reserve", "--project", "p1", "gpu=1", "gpu=1"))
         self.assertIn("Unknown resource 'tpu'", self.refused(2, "reserve", "--project", "p1", "tpu=1"))
 
     def test_commit_rollback_and_release_by_uuid(self) -> None:

@@ -75,7 +75,10 @@ class ShellTest(base.CliTestCase):
         for argv, expected in (
             (["list", "--usage", "--limit", "0"], "'0': write an integer from 1 to 2147483647"),
             (["list", "--tree", "--depth", "x"], "'x': write an integer from 0 to 2147483647"),
-            (["history", "list", "--since", "99999999w"], "'99999999w': write an age of at most 36500d"),
+            (
+                ["history", "list", "--since", "99999999w"],
+                "'99999999w': write a time such as 30d, 12h, 45m or 90s, at most 36500d",
+            ),
             (["trace", "export", "--since", "99999d"], "'99999d': write a time such as 30d, 12h, 45m or 90s, at most"),
             (["set", "gpu=x", "p"], "'gpu=x': write RESOURCE=LIMIT, as in gpu=20"),
         ):
