@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 import pathlib
 import time
 import uuid
@@ -15,11 +17,12 @@ from falcon import testing
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.api import deploy
 from cyborg_quota.cli import main
 from cyborg_quota.limits.sources.cache import PAUSE_SECONDS, Cache
+from cyborg_quota.osc import quota
 from cyborg_quota.types import Over
 from tests import base, fixtures, keystones, trees
+from tests.api import server, test_osc
 from tests.cli import base as cli
 from tests.integration import server as servers
 from tests.servers import machine, sharing
@@ -95,6 +98,11 @@ class KeystoneTestCase(base.LedgerTestCase):
         error = self.assertRaises(exceptions.OverQuota, self.reserve, project_id, gpus)
         return described(error.overs)
 
+    def list_quotas(self) -> Any:
+        """GET /v2/quotas as an admin."""
+        application = server.make_application(self.conf, self.quotas)
+        return testing.TestClient(application).simulate_get("/v2/quotas", headers={"X-Auth-Token": server.ADMIN})
+
     def later(self, seconds: float) -> None:
         """Let this much time pass for the cached limits."""
         self.clock.now += seconds
@@ -132,12 +140,28 @@ class TestFlat(KeystoneTestCase):
         """Cyborg's specification: Alice."""
         self.reserve(self.p1, 4)
         self.reserve(self.p2, 1)
-        self.conf.set_override("auth", "noauth", "api")
-        application = deploy.make_bare_application(self.conf, self.quotas)
-        headers = {"X-Identity-Status": "Confirmed", "X-Roles": "admin", "X-User-Id": "alice", "X-Project-Id": "cloud"}
-        found = testing.TestClient(application).simulate_get("/v2/quotas", headers=headers).json["quotas"]
+        self.keystone.set_limit(self.service, "gpu", 7, project_id=self.p2)
+        self.later(TTL)
+        found = self.list_quotas().json["quotas"]
         usage = {one["project_id"]: one["usage"]["gpu"] for one in found}
         self.assertEqual({self.p1: {"in_use": 0, "reserved": 4}, self.p2: {"in_use": 0, "reserved": 1}}, usage)
+        limits = {one["project_id"]: (one["quota"]["gpu"], one["overrides"], one["in_force"]) for one in found}
+        self.assertEqual({self.p1: (10, 0, {}), self.p2: (7, 0, {})}, limits)
+
+    def test_the_client_lists_the_limits_of_keystone(self) -> None:
+        """Those of the projects that hold something; not what the ledger may have stored before."""
+        engine = self.make_quotas(limits__driver="database")
+        engine.limits.set_limits(base.ADMIN, {"gpu": 99}, self.p1)
+        engine.limits.set_limits(base.ADMIN, {"gpu": 98}, "nobody")
+        engine.limits.set_overrides(base.ADMIN, {"gpu": 97}, self.p1, datetime.datetime(2999, 1, 1))
+        self.make_quotas()
+        self.reserve(self.p1, 4)
+        application = server.make_application(self.conf, self.quotas)
+        run_as: Any = test_osc.OscTestCase.run_as
+        for words, figures in (((), {}), (("--usage",), {"In Use": 0, "Reserved": 4})):
+            out, _ = run_as(self, server.ADMIN, quota.ListQuota, *words, "-f", "json", application=application)
+            expected = {"Project ID": self.p1, "Resource": "gpu", "Limit": 10, **figures, "In Force": None}
+            self.assertEqual([expected], [row for row in json.loads(out) if row["Resource"] == "gpu"])
 
     def test_a_resource_is_registered_while_it_runs(self) -> None:
         reserve = self.quotas.reserve, base.Context(self.p1), {"fpga": 1}
@@ -498,6 +522,9 @@ class TestOutage(KeystoneTestCase):
         error = self.assertRaises(exceptions.LimitsUnavailable, self.reserve, self.p1)
         self.assertIn(f"Keystone at {self.keystone.url} cannot be reached", str(error))
         self.assertEqual(STALE, error.seconds)
+        answer = self.list_quotas()
+        self.assertEqual(503, answer.status_code)
+        self.assertEqual("Quota is not available at the moment. Try again later.", answer.json["errors"][0]["detail"])
         self.quotas.release(base.Context(self.p1), [row.uuid for row in self.quotas.list_reservations(base.ADMIN)])
 
         self.keystone.start(self.model)
