@@ -13,11 +13,11 @@ import argparse
 import logging
 import pathlib
 
-from benchmarks import against, headroom, listing, million, pods, speed, totals, trace, tree
+from benchmarks import against, headroom, listing, million, minimums, pods, speed, totals, trace, tree
 from benchmarks.report import Report
 from tests import fixtures
 
-CASES = ("attach", "million", "list", "trace", "tree", "headroom", "pods", "totals")
+CASES = ("attach", "million", "list", "trace", "tree", "headroom", "pods", "totals", "minimums")
 
 
 def main() -> None:
@@ -64,7 +64,8 @@ def run_cases(report: Report, arguments: argparse.Namespace, backends: list[str]
             tree.run(report, backend, rounds, seconds)
         if "list" in cases:
             listing.run(report, backend, rounds=rounds)
-        for name, case in {"headroom": headroom.run, "pods": pods.run, "totals": totals.run}.items():
+        rates = {"headroom": headroom.run, "pods": pods.run, "totals": totals.run, "minimums": minimums.run}
+        for name, case in rates.items():
             if name in cases:
                 case(report, backend, rounds=rounds, seconds=seconds)
         if "million" in cases:

@@ -129,12 +129,13 @@ FITS_RULE: Final = "cyborg_quota:capacity:fits"
 _OF_PROGRAMS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
     RULE: (
         DEFAULT,
-        "Set or unset the limit of a project, also for a span of time. parent_id is the parent of the "
-        "project; a root has none. is_admin is true on the command line, and in the REST API for whom "
+        "Set or unset the limit or the minimum of a project, also a limit for a span of time. parent_id is the "
+        "parent of the project; a root has none. is_admin is true on the command line, and in the REST API for whom "
         f"{ADMIN} allows.",
         (
             ("CLI", "cyborg-quota set RESOURCE=LIMIT PROJECT"),
             ("PUT", _PROJECT),
+            ("PUT", f"{_PROJECT}/minimums"),
             ("DELETE", _PROJECT),
             ("POST", f"{_PROJECT}/overrides"),
             ("DELETE", f"{_PROJECT}/overrides/{{override_id}}"),

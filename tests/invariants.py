@@ -22,7 +22,7 @@ Key = tuple[str, str, str]
 
 
 QUERIES = {
-    "usages": ("quota_usages", "id, project_id, resource, pod, reserved, used, subtree"),
+    "usages": ("quota_usages", "id, project_id, resource, pod, reserved, used, subtree, promised, minimum"),
     "limits": (f"project_limits WHERE project_id = '{TOTAL}'", "resource"),
     "rows": (
         "reservations",
@@ -50,6 +50,7 @@ def find_violations(connection: sa.Connection) -> list[str]:
         _check_rows(rows, names)
         + _check_counters(usages, rows, parents, pods)
         + _check_totals(totals, usages, enforced)
+        + _check_minimums([*usages, *(total for total in totals if total.resource in enforced)], parents)
         + _check_capacity(found["inventories"], rows, found["allocations"])
     )
 
@@ -155,6 +156,25 @@ def _check_counters(
                 faults.append(f"{rule} of {key} is {recorded}, should be {expected}")
     unmatched = {key for counter in (reserved, used, subtree) for key, amount in counter.items() if amount}
     return faults + [f"{key} is charged but has no usage row" for key in sorted(unmatched)]
+
+
+def _check_minimums(usages: Sequence[Any], parents: Mapping[str, str | None]) -> list[str]:
+    """G1: what each row counts is its own use and the sum over its children of max(what they count, their minimum)."""
+    children: collections.defaultdict[Key, list[Any]] = collections.defaultdict(list)
+    for usage in usages:
+        if usage.project_id != TOTAL:
+            children[parents.get(usage.project_id) or TOTAL, usage.resource, usage.pod].append(usage)
+
+    def counted(usage: Any) -> int:
+        below = children[usage.project_id, usage.resource, usage.pod]
+        own: int = usage.reserved + usage.used
+        return own + sum(max(counted(child), child.minimum) for child in below)
+
+    return [
+        f"G1 {usage.project_id} of {usage.resource} counts {usage.subtree + usage.promised}, should be {counted(usage)}"
+        for usage in usages
+        if usage.subtree + usage.promised != counted(usage)
+    ]
 
 
 def _check_totals(totals: Sequence[Any], usages: Sequence[Any], limited: set[str]) -> list[str]:

@@ -74,6 +74,12 @@ _LIMIT: Final[Schema] = {
 _AMOUNT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": MAX_AMOUNT}
 _FORCE_PROJECT: Final = described(BOOLEAN, "Do not ask Keystone whether the project exists.")
 _REASON: Final = described(REASON, "Why the limits are changed: one line, for the history.")
+_MINIMUM: Final = described(COUNT, "What the project, with all below it, can always reach. Missing: no minimum is set.")
+_PROMISED: Final = described(
+    COUNT,
+    "What the minimums of projects below keep beyond what is in use and reserved there. Missing: nothing, or the "
+    "caller may not see it.",
+)
 _WARNINGS: Final = described(
     {"type": "array", "items": TEXT},
     "A sentence for each resource that was set, if the limits now add up to more than exists; for an admin.",
@@ -135,7 +141,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "in_force": described(
                 nullable(_IN_FORCE), "What ``limit`` is; null: it is set elsewhere, or the call names a pod."
             ),
-        }
+            "minimum": _MINIMUM,
+        },
+        optional=("minimum",),
     ),
     "QuotaDetail": described(
         object_of(
@@ -189,6 +197,21 @@ COMPONENTS: Final[dict[str, Schema]] = {
         },
         optional=("force", "reason"),
     ),
+    "SetMinimums": object_of(
+        {
+            "minimums": _requested(COUNT, "New minimums; those of other resources stay. 0 removes one."),
+            "dry_run": described(BOOLEAN, "Write nothing, and return what would change, and what would refuse it."),
+            "reason": _REASON,
+        },
+        optional=("dry_run", "reason"),
+    ),
+    "MinimumChanges": object_of(
+        {
+            "changes": {"type": "array", "items": ref("PlannedChange")},
+            "problems": described({"type": "array", "items": TEXT}, "Of a dry run: why it would be refused."),
+            "warnings": _WARNINGS,
+        },
+    ),
     "SetDefaults": object_of(
         {
             "quota": _requested(
@@ -232,7 +255,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "limit": nullable(ref("Limit")),
             "in_use": COUNT,
             "subtree": COUNT,
-        }
+            "promised": _PROMISED,
+        },
+        optional=("promised",),
     ),
     "OverList": list_of("over", ref("Over")),
     "Node": object_of(
@@ -254,8 +279,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
                             "What the project and its descendants have in use and reserved. Missing if the caller may "
                             "not see the descendants.",
                         ),
+                        "minimum": _MINIMUM,
+                        "promised": _PROMISED,
                     },
-                    optional=("hierarchical_usage", "subtree"),
+                    optional=("hierarchical_usage", "subtree", "minimum", "promised"),
                 ),
                 "The state of each resource.",
             ),
@@ -348,9 +375,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "in_use": described(nullable(COUNT), "null if the caller may not see it."),
             "reserved": nullable(COUNT),
             "subtree": nullable(COUNT),
+            "promised": _PROMISED,
             "pod": _BOUND_POD,
         },
-        optional=("pod",),
+        optional=("pod", "promised"),
     ),
     "CheckResult": object_of(
         {

@@ -45,6 +45,7 @@ _TREE_FIGURES: Final = (
         "available",
         value=lambda row: (formats.Optional if row.limit is None else formats.Available)(row.available),
     ),
+    *[one._replace(is_sparse=True) for one in columns("minimum", "promised", cell=formats.NonZero)],
 )
 _USAGE: Final = ("resource", "limit", "used", "reserved", "available", "fits", "bound_by")
 USAGE_COLUMNS: Final = cells("project_id", *_USAGE)
@@ -52,7 +53,7 @@ USAGE_OF_PROJECT_COLUMNS: Final = [
     *USAGE_COLUMNS,
     *[
         one._replace(value=itemgetter(len(USAGE_COLUMNS) + index), is_sparse=True)
-        for index, one in enumerate(columns("override_until", "otherwise"))
+        for index, one in enumerate(columns("override_until", "otherwise", "minimum", "promised"))
     ],
 ]
 USAGE_IN_POD_COLUMNS: Final = cells("project_id", "pod", *_USAGE)
@@ -61,6 +62,7 @@ OVER_COLUMNS: Final = (
     *columns("resource", "scope"),
     Column("limit", formats.Limit),
     *columns("used", "reserved", "subtree", cell=formats.Optional),
+    Column("promised"),
     Column("requested"),
     Column("fits", formats.Available),
     Column("pod", formats.Optional),
@@ -130,7 +132,9 @@ def _usage_of_project(engine: QuotaEngine, context: Context, project_id: str) ->
 
 
 def _usage_row(record: UsageRecord) -> tuple[Any, ...]:
-    """The cells of a row; behind those of the list, the end of the override that applies now, and the limit without."""
+    """The cells of a row; behind those of the list, the end of the override that applies now, the limit without
+    it, the minimum, and what is promised.
+    """
     usage, override, pod = record.usage, record.override, () if record.pod is None else (record.pod,)
     limit, available = formats.Limit(usage.limit), formats.Available(usage.available)
     if usage.limit is None:
@@ -140,7 +144,8 @@ def _usage_row(record: UsageRecord) -> tuple[Any, ...]:
     amounts = limit, usage.used, usage.reserved, available
     ends = formats.timestamp(override and override.until)
     otherwise = formats.Limit(override.otherwise) if override else formats.Optional(None)
-    return record.project_id, *pod, record.resource, *amounts, *_fits_columns(record.headroom), ends, otherwise
+    kept = formats.NonZero(record.minimum), formats.NonZero(record.promised)
+    return record.project_id, *pod, record.resource, *amounts, *_fits_columns(record.headroom), ends, otherwise, *kept
 
 
 def _fits_columns(headroom: Headroom | None) -> tuple[Any, Any]:
@@ -327,6 +332,15 @@ def _check_scope(project_id: str | None, pod: str | None, *, default: bool, tota
         raise BadUsage("Name a project, or give --default or --total.")
 
 
+def _check_span(
+    project_id: str | None, pod: str | None, start: datetime.datetime | None, until: datetime.datetime | None
+) -> None:
+    if until is None and start is not None:
+        raise BadUsage("--from needs --until.")
+    if until is not None and (pod is not None or project_id is None):
+        raise BadUsage("--until needs a project, and no --pod: only a limit over all pods has a span of time.")
+
+
 def _set(
     run: base.Run,
     *,
@@ -338,35 +352,55 @@ def _set(
     reason: str | None,
     default: bool,
     total: bool,
+    minimum: bool,
     dry_run: bool,
 ) -> Sequence[RecordedChange]:
     """Set the limits. Returns the changes of a dry run."""
     _check_scope(project_id, pod, default=default, total=total)
     if not limits:
         raise BadUsage("Give a limit, as in gpu=20.")
+    if minimum:
+        if project_id is None or (pod, start, until) != (None, None, None):
+            raise BadUsage("--minimum needs a project, and cannot be combined with --pod, --from and --until.")
+        return _set_minimums(run, project_id, limits, reason=reason, dry_run=dry_run)
     run.notice = projects.new_project_notice(run.app, run.parsed)
     remedy = "unset" if pod is None else f"unset --pod {pod}"
-    if until is None and start is not None:
-        raise BadUsage("--from needs --until.")
-    if until is not None and (pod is not None or project_id is None):
-        raise BadUsage("--until needs a project, and no --pod: only a limit over all pods has a span of time.")
+    _check_span(project_id, pod, start, until)
+    force = run.parsed.force_project
     if dry_run:
         span = None if until is None else (start, until)
         changes, run.refusal = operations.preview(run, limits, project_id, pod, span, total=total)
         return changes
     if total:
-        run.engine.limits.set_total_limits(run.context, limits, reason=reason)
+        run.engine.limits.set_total_limits(run.context, limits, reason=reason, force=force)
     elif until is not None and project_id is not None:
-        made = run.engine.limits.set_overrides(run.context, limits, project_id, until, start=start, reason=reason)
+        made = run.engine.limits.set_overrides(
+            run.context, limits, project_id, until, start=start, reason=reason, force=force
+        )
         remedy = f"override delete {' '.join(one.id for one in made)}"
     else:
-        run.engine.limits.set_limits(run.context, limits, project_id, pod=pod, reason=reason)
+        run.engine.limits.set_limits(run.context, limits, project_id, pod=pod, reason=reason, force=force)
     if run.notice is not None:
         run.notice += projects.remedy(remedy)
     if pod is None:
         for line in operations.beyond_capacity(run, limits):
             run.print_message(line)
     return []
+
+
+def _set_minimums(
+    run: base.Run, project_id: str, minimums: dict[str, int], *, reason: str | None, dry_run: bool
+) -> Sequence[RecordedChange]:
+    changes: Sequence[RecordedChange] = []
+    try:
+        changes = run.engine.limits.set_minimums(run.context, minimums, project_id, reason=reason, dry_run=dry_run)
+    except exceptions.LimitRefused as refused:
+        if not dry_run:
+            raise
+        changes, run.refusal = refused.changes, refused
+    for line in operations.warnings_of_minimums(run, project_id, minimums):
+        run.print_message(line)
+    return changes if dry_run else []
 
 
 Set = base.generate(
@@ -389,6 +423,10 @@ Set = base.generate(
         With --pod, the limits apply to what the project holds in this pod, in addition
         to the limits over all pods. What it holds there already counts.
 
+        With --minimum, the amounts are minimums: what the project, with all below it,
+        can always reach, whatever its siblings do. A minimum is refused if a limit above,
+        or the total, could not keep it beside what is used and promised; 0 removes it.
+
         A limit may be above what exists: a line on stderr then says what the limits add
         up to, if there are providers (see `capacity show`).
         """,
@@ -396,11 +434,13 @@ Set = base.generate(
         "  cyborg-quota set gpu=20 fpga=-1 P\n"
         "  cyborg-quota set --total gpu=2000\n"
         "  cyborg-quota set --pod p1 gpu=4 P\n"
+        "  cyborg-quota set --minimum gpu=4 P\n"
         "  cyborg-quota set gpu=40 P --from 2026-12-01T08:00Z --until 2026-12-05T18:00Z",
         _set,
         (
             *_SCOPE,
             arguments.FORCE_PROJECT,
+            Argument("--minimum", action="store_true", help="the amounts are minimums, not limits"),
             Argument(
                 "--from",
                 dest="start",

@@ -5,6 +5,9 @@ A row that its charge would make negative has drifted: it is set to the sums of 
 and so are all rows above it. The lock of a row makes its sums exact: transactions that changed the row before have
 ended, later ones wait.
 
+Where a row of a path has a minimum, all rows of the charge are locked first: what each of them passes on to the row
+above depends on its counters (minimums.py).
+
 Paths are cached with their limits. Whoever changes a limit therefore renews the generation of the usage row that it
 bounds, as the last statement before COMMIT: a charge by the limits that were read before matches no row, and reads them
 again (rule 1 in projects.py). The project's row in ``projects`` is locked first, so that no usage row is inserted
@@ -31,6 +34,7 @@ After a crash before step 3 there is no limit, and the same call begins again.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
@@ -38,14 +42,18 @@ from typing import Final
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import dialects, maintenance, path_state, projects, usages
+from cyborg_quota.db import dialects, maintenance, minimums, path_state, projects, usages
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.db.prepared import ListStatement, chunks
+from cyborg_quota.db.prepared import ListStatement, Statement, chunks
 from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, UsageKey, grouped
 
 _MIN_TOGETHER: Final = 8
 """From this number of rows, one statement for all of them is faster than one for each."""
+
+
+_MAX_LOCKED: Final = 16
+"""The most rows that one statement locks or charges by a list in its text."""
 
 
 class Refused(Exception):
@@ -56,7 +64,15 @@ def apply(connection: sa.Connection, postings: Sequence[Posting]) -> None:
     """Apply the result of usages.merge: all rows in one statement or, if it refuses, each row and then those that have
     drifted. Raises Refused, ConcurrentChange, UsageOverflow.
     """
-    if len(postings) >= _MIN_TOGETHER:
+    if any(one.bends for one in postings):
+        rows = lock_rows(connection, [posting.node for posting in postings])
+        postings = _with_promises(postings, rows)
+        if len(postings) <= _MAX_LOCKED and not any(map(_has_drifted, postings, rows)):
+            # (The rows are locked: the order in which one statement changes them does not matter.)
+            if not usages.charge_locked(connection, postings):
+                raise Refused
+            return
+    elif len(postings) >= _MIN_TOGETHER:
         # (By hand: SQLAlchemy would roll back to a savepoint that an error of the server has removed already.)
         connection.exec_driver_sql("SAVEPOINT together")
         if dialects.of(connection).charge_together(connection, postings):
@@ -72,6 +88,38 @@ def apply(connection: sa.Connection, postings: Sequence[Posting]) -> None:
     recount_upwards(connection, drifted)
 
 
+def lock_rows(connection: sa.Connection, nodes: Iterable[usages.Node]) -> list[Counters]:
+    """Lock these rows in lock order. Returns their counters, in the given order. Raises Refused if one is missing."""
+    given, found = list(nodes), dict[int, Counters]()
+    dialect = dialects.of(connection)
+    for some in chunks(sorted(given, key=dialect.lock_order), _MAX_LOCKED):
+        parameters = {f"b_id_{index}": node.usage_id for index, node in enumerate(some)}
+        found.update((row[0], Counters(*row[1:])) for row in _lock_few(dialect, len(some))(connection, parameters))
+    if len(found) < len(given):
+        raise Refused
+    return [found[node.usage_id] for node in given]
+
+
+@functools.cache
+def _lock_few(dialect: dialects.Dialect, size: int) -> Statement:
+    return Statement(dialect.lock_in_order(*usages.rows_in_order(size)))
+
+
+def _with_promises(postings: Sequence[Posting], rows: Sequence[Counters]) -> list[Posting]:
+    """The postings with what they add to ``promised``. ``rows``: the counters of their rows, which are locked."""
+    grown = {posting.node.usage_id: posting.reserved + posting.used for posting in postings}
+    upwards = sorted(postings, key=lambda posting: usages.deepest_first(posting.node))
+    counters = {posting.node.usage_id: row for posting, row in zip(postings, rows, strict=True)}
+    counted = minimums.spread(grown, counters, ((one.node.usage_id, one.above) for one in upwards))
+    return [dataclasses.replace(one, promised=counted[one.node.usage_id] - one.subtree) for one in postings]
+
+
+def _has_drifted(posting: Posting, row: Counters) -> bool:
+    """Whether the posting would make a counter negative."""
+    after = (row.reserved + posting.reserved, row.used + posting.used, row.subtree + posting.subtree)
+    return min(*after, row.promised + posting.promised) < 0
+
+
 def recount(connection: sa.Connection, node: usages.Node) -> tuple[Counters, Counters]:
     """Recount one row, which the transaction must have locked. Returns the counters before and after.
 
@@ -83,11 +131,8 @@ def recount(connection: sa.Connection, node: usages.Node) -> tuple[Counters, Cou
     if used + reserved > MAX_AMOUNT:
         added = used + reserved - before.used - before.reserved
         raise exceptions.UsageOverflow(node.project_id, node.resource, added)
-    after = Counters(
-        used=used,
-        reserved=reserved,
-        subtree=used + reserved + maintenance.children_total(connection, node),
-    )
+    below = maintenance.children_total(connection, node)
+    after = Counters(used, reserved, used + reserved + below.subtree, below.promised, before.minimum)
     if after != before:
         usages.set_counters(connection, node.usage_id, after)
     return before, after
@@ -111,26 +156,15 @@ def recount_upwards(connection: sa.Connection, keys: Iterable[UsageKey]) -> None
         recount(connection, node)
 
 
-Edges = Mapping[str, "str | None"]
-
-
-def ancestors(project_id: str, edges: Edges) -> list[str]:
-    """The ancestors of a project, nearest first."""
-    path: list[str] = []
-    parent_id = edges.get(project_id)
-    while parent_id is not None and len(path) < projects.MAX_DEPTH:
-        path.append(parent_id)
-        parent_id = edges.get(parent_id)
-    return path
-
-
-def in_lock_order(connection: sa.Connection, rows: Mapping[UsageKey, int], edges: Edges) -> list[Sequence[int]]:
+def in_lock_order(
+    connection: sa.Connection, rows: Mapping[UsageKey, int], edges: projects.Edges
+) -> list[Sequence[int]]:
     """The ids of these rows, in lists that ``lock`` locks one after the other. ``edges``: of the projects and above."""
     if dialects.of(connection).update_locks_in_order:
         return list(chunks(sorted(rows.values())))
 
     def height(key: UsageKey) -> int:
-        return 1 if key.project_id == TOTAL else -len(ancestors(key.project_id, edges))
+        return 1 if key.project_id == TOTAL else -len(projects.ancestors(key.project_id, edges))
 
     levels = sorted(grouped(rows, height).items())
     return [[rows[key] for key in part] for _, level in levels for part in chunks(sorted(level))]
@@ -139,22 +173,22 @@ def in_lock_order(connection: sa.Connection, rows: Mapping[UsageKey, int], edges
 @functools.cache
 def _lock(dialect: dialects.Dialect) -> ListStatement:
     columns = usages.lock_order_columns(by_id=dialect.update_locks_in_order)
-    return ListStatement(lambda size: dialect.lock_in_order(usages.subtrees_query(size), *columns))
+    return ListStatement(lambda size: dialect.lock_in_order(usages.counters_query(size), *columns))
 
 
-def lock(connection: sa.Connection, order: Iterable[Sequence[int]]) -> dict[int, int]:
+def lock(connection: sa.Connection, order: Iterable[Sequence[int]]) -> dict[int, Counters]:
     """Lock the usage rows with these ids, list by list; each list in the order of the ids or of the names.
 
-    Returns the ``subtree`` of each row, by id, as read under the lock.
+    Returns the counters of each row, by id, as read under the lock.
     """
     statement = _lock(dialects.of(connection))
-    subtrees: dict[int, int] = {}
+    rows: dict[int, Counters] = {}
     for chunk in order:
-        subtrees.update(tuple(row) for row in statement.rows(connection, chunk, {}))
-    return subtrees
+        rows.update((row[0], Counters(*row[1:])) for row in statement.rows(connection, chunk, {}))
+    return rows
 
 
-def renew_rows(connection: sa.Connection, rows: Mapping[UsageKey, int], edges: Edges) -> None:
+def renew_rows(connection: sa.Connection, rows: Mapping[UsageKey, int], edges: projects.Edges) -> None:
     """Lock these rows in lock order, and renew their generations. ``edges``: of the projects and above."""
     if len(rows) > 1 and not dialects.of(connection).update_locks_in_order:
         lock(connection, in_lock_order(connection, rows, edges))
@@ -214,9 +248,9 @@ def count_totals(connection: sa.Connection, resources: Collection[str]) -> None:
         return
     rows = {key: row_id for key, row_id in rows_of_totals(connection).items() if key.resource in resources}
     renew_rows(connection, rows, {})
-    held = path_state.sums_of_roots(connection, resources)
-    for resource in resources:
-        usages.set_counters(connection, rows[UsageKey(TOTAL, resource)], Counters(subtree=held.get(resource, 0)))
+    for key, row_id in rows.items():
+        node = usages.Node(row_id, key.project_id, key.resource, 0, 0)
+        usages.set_counters(connection, row_id, maintenance.children_total(connection, node))
 
 
 def restore_total(connection: sa.Connection, resource: str) -> tuple[Counters, Counters]:

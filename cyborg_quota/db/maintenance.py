@@ -122,6 +122,10 @@ ROW_OF_PROJECT: Final = (
 )
 
 
+_NO_COUNTERS: Final = (sa.null(), sa.null(), sa.null(), sa.null(), sa.null())
+"""Of a usage row that is missing."""
+
+
 class CountedRows(NamedTuple):
     """A kind of usage rows, by the columns of reservations and of quota_usages.
 
@@ -154,9 +158,9 @@ class CountedRows(NamedTuple):
     @property
     def orphans(self) -> sa.Select[Any]:
         """The keys of the usage rows that are missing, and the sums that they must have."""
-        sums = SUM_RESERVED, SUM_USED, SUM_RESERVED + SUM_USED
+        sums = SUM_RESERVED, SUM_USED, SUM_RESERVED + SUM_USED, sa.literal(0)
         return (
-            sa.select(_row.project_id, *self.key, sa.null(), sa.null(), sa.null(), *sums)
+            sa.select(_row.project_id, *self.key, *_NO_COUNTERS, *sums)
             .select_from(reservations.outerjoin(quota_usages, self.counts))
             .where(_row.live == 1, self.is_counted, _usage.id.is_(None))
             .group_by(_row.project_id, _row.resource, _row.pod)
@@ -187,7 +191,7 @@ def _audit_query() -> sa.CompoundSelect[Any]:
     children = _sums_of_children()
     reserved = sa.func.coalesce(sums.c.reserved, 0)
     used = sa.func.coalesce(sums.c.used, 0)
-    below = sa.func.coalesce(children.c.subtree, 0)
+    below, kept = sa.func.coalesce(children.c.subtree, 0), sa.func.coalesce(children.c.promised, 0)
     present = (
         sa.select(
             _usage.project_id,
@@ -196,9 +200,12 @@ def _audit_query() -> sa.CompoundSelect[Any]:
             _usage.reserved,
             _usage.used,
             _usage.subtree,
+            _usage.promised,
+            _usage.minimum,
             reserved.label("true_reserved"),
             used.label("true_used"),
             (used + reserved + below).label("true_subtree"),
+            kept.label("true_promised"),
         )
         .select_from(
             sa.outerjoin(quota_usages, sums, sums.c.usage_id == _usage.id).outerjoin(
@@ -211,7 +218,12 @@ def _audit_query() -> sa.CompoundSelect[Any]:
             )
         )
         .where(
-            sa.or_(_usage.reserved != reserved, _usage.used != used, _usage.subtree != used + reserved + below),
+            sa.or_(
+                _usage.reserved != reserved,
+                _usage.used != used,
+                _usage.subtree != used + reserved + below,
+                _usage.promised != kept,
+            ),
             sa.or_(_usage.project_id != TOTAL, _is_limited(_usage)),
         )
     )
@@ -219,21 +231,31 @@ def _audit_query() -> sa.CompoundSelect[Any]:
 
 
 def _sums_of_children() -> sa.Subquery:
-    """The sum of ``subtree`` over the children of each project; of a total, over all roots."""
+    """What the rows of the children of each project make of its row; of a total, those of all roots."""
     child = quota_usages.alias("child")
     by_parent = (
-        sa.select(projects.c.parent_id, child.c.resource, child.c.pod, sa.func.sum(child.c.subtree).label("subtree"))
+        sa.select(projects.c.parent_id, child.c.resource, child.c.pod, *_sums_of(child))
         .select_from(sa.join(projects, child, child.c.project_id == projects.c.project_id))
         .where(projects.c.parent_id.is_not(None))
         .group_by(projects.c.parent_id, child.c.resource, child.c.pod)
     )
     of_roots = (
-        sa.select(sa.literal(TOTAL), child.c.resource, child.c.pod, sa.func.sum(child.c.subtree))
+        sa.select(sa.literal(TOTAL), child.c.resource, child.c.pod, *_sums_of(child))
         .select_from(sa.outerjoin(child, projects, projects.c.project_id == child.c.project_id))
         .where(*_is_root_row(child.c), child.c.pod == "", _is_limited(child.c))
         .group_by(child.c.resource, child.c.pod)
     )
     return by_parent.union_all(of_roots).subquery("children")
+
+
+def _sums_of(child: Any) -> tuple[sa.Label[Any], ...]:
+    """What these rows make of the row above them: ``subtree`` and ``promised`` (see minimums.py)."""
+    counted = child.c.subtree + child.c.promised
+    passed_on = sa.case((counted < child.c.minimum, child.c.minimum), else_=counted)
+    return (
+        sa.func.sum(child.c.subtree).label("subtree"),
+        sa.func.sum(passed_on - child.c.subtree).label("promised"),
+    )
 
 
 def _is_limited(row: sa.ColumnCollection[str, Any]) -> sa.ColumnElement[bool]:
@@ -251,8 +273,8 @@ def _is_root_row(row: sa.ColumnCollection[str, Any]) -> tuple[sa.ColumnElement[b
 def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
     return (
         sa.select(
-            children.c.parent_id, children.c.resource, children.c.pod, sa.null(), sa.null(), sa.null(),
-            sa.literal(0), sa.literal(0), children.c.subtree,
+            children.c.parent_id, children.c.resource, children.c.pod, *_NO_COUNTERS,
+            sa.literal(0), sa.literal(0), children.c.subtree, children.c.promised,
         )
         .select_from(
             sa.outerjoin(
@@ -265,7 +287,7 @@ def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
                 ),
             )
         )
-        .where(_usage.id.is_(None), children.c.subtree != 0)
+        .where(_usage.id.is_(None), children.c.subtree + children.c.promised != 0)
     )  # fmt: skip
 
 
@@ -275,9 +297,11 @@ def audit(connection: sa.Connection) -> list[Drift]:
     rowless: dict[UsageKey, Counters] = {}
     for row in connection.execute(_audit_query()):
         key = UsageKey(row.project_id, row.resource, row.pod)
-        expected = Counters(int(row.true_used), int(row.true_reserved), int(row.true_subtree))
+        expected = Counters(
+            int(row.true_used), int(row.true_reserved), int(row.true_subtree), int(row.true_promised), row.minimum or 0
+        )
         if row.reserved is not None:
-            recorded = Counters(row.used, row.reserved, row.subtree)
+            recorded = Counters(row.used, row.reserved, row.subtree, row.promised, row.minimum)
             drifts.append(Drift(key, recorded, expected))
             continue
         # The query returns a project's usage in each pod and its children's as several rows; add them to one Drift.
@@ -286,6 +310,7 @@ def audit(connection: sa.Connection) -> list[Drift]:
             used=expected.used + part.used,
             reserved=expected.reserved + part.reserved,
             subtree=expected.subtree + part.subtree,
+            promised=expected.promised + part.promised,
         )
     drifts += [Drift(key, None, expected) for key, expected in rowless.items()]
     return sorted(drifts, key=lambda drift: drift.key)
@@ -300,16 +325,17 @@ def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, 
     return int(reserved or 0), int(used or 0)
 
 
-def children_total(connection: sa.Connection, node: Node) -> int:
-    """The sum of ``subtree`` over the direct children; of a total, over all roots."""
+def children_total(connection: sa.Connection, node: Node) -> Counters:
+    """What the rows of the direct children make of this row (``subtree``, ``promised``); of a total, those of roots."""
     is_total, child = node.project_id == TOTAL, quota_usages.alias("child")
     query = (
-        sa.select(sa.func.coalesce(sa.func.sum(child.c.subtree), 0))
+        sa.select(*_sums_of(child))
         .select_from(sa.join(child, projects, projects.c.project_id == child.c.project_id, isouter=is_total))
         .where(child.c.pod == node.pod, child.c.resource == node.resource)
         .where(*_is_root_row(child.c) if is_total else (projects.c.parent_id == node.project_id,))
     )
-    return int(connection.execute(query).scalar_one())
+    subtree, promised = connection.execute(query).one()
+    return Counters(subtree=int(subtree or 0), promised=int(promised or 0))
 
 
 def link(connection: sa.Connection, usage_id: int, project_id: str, resource: str) -> None:

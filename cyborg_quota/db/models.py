@@ -58,6 +58,10 @@ quota_usages = sa.Table(
     sa.Column("used", sa.Integer, nullable=False),
     # used + reserved of the project and all its descendants (I9). 64 bits: a tree of full projects still fits.
     sa.Column("subtree", sa.BigInteger, nullable=False),
+    # What the project, with all its descendants, can always reach, whatever its siblings do; only where pod is "".
+    sa.Column("minimum", sa.Integer, nullable=False, server_default="0"),
+    # What the minimums below keep beyond subtree; see db/minimums.py.
+    sa.Column("promised", sa.BigInteger, nullable=False, server_default="0"),
     # A random number, another one after each move of the project. A charge compares it; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
     # The last notified threshold (percent of the limit; 101: over it); see usages.py.
@@ -67,6 +71,8 @@ quota_usages = sa.Table(
     sa.CheckConstraint("reserved >= 0", name="reserved"),
     sa.CheckConstraint("used >= 0", name="used"),
     sa.CheckConstraint("subtree >= 0", name="subtree"),
+    sa.CheckConstraint("minimum >= 0", name="minimum"),
+    sa.CheckConstraint("promised >= 0", name="promised"),
     # AUTOINCREMENT never reuses an id, so that a cached id never refers to another project's row. (After a restore it
     # can; then the generation differs.)
     sqlite_autoincrement=True,

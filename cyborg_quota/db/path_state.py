@@ -131,6 +131,8 @@ _OVERRIDE: Final = "override"
 _DEFAULT: Final = "default"
 _IS_TOTAL: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{TOTAL}'")
 
+_VALUES: Final = ("value_1", "value_2", "value_3", "value_4", "value_5")
+
 _ALL_PODS: Final[sa.ColumnElement[str]] = sa.literal_column("''")
 
 Which = Literal["none", "one", "all", "keys"]
@@ -226,9 +228,9 @@ def _state(rows: Sequence[Any]) -> PathState:
     """What the rows have, without a path."""
     counters, limits, defaults, totals = {}, {}, {}, {}
     active: list[tuple[UsageKey, int, int, int, Any]] = []
-    for kind, owner, resource, pod, first, second, third, _, ends_at, _ in rows:
+    for kind, owner, resource, pod, first, second, third, *counted, _, ends_at, _ in rows:
         if kind == _USAGE:
-            counters[UsageKey(owner, resource, pod)] = Counters(first, second, third)
+            counters[UsageKey(owner, resource, pod)] = Counters(first, second, third, *counted)
         elif kind == _LIMIT and owner == TOTAL:
             totals[resource] = first
         elif kind == _LIMIT:
@@ -275,7 +277,7 @@ def _query(dialect: Dialect, scope: Scope, which: Which) -> sa.CompoundSelect[An
         on_the_path = rows.where(sa.and_(on_path(columns["project_id"]), wanted(columns)))
         return [on_the_path, of_totals.where(wanted(columns)) if is_charged else of_totals]
 
-    counters = (usage.id, usage.generation) if is_charged else (usage.used, usage.reserved, usage.subtree)
+    counters = (usage.id, usage.generation, usage.minimum) if is_charged else usages.COUNTERS
     rows = _columns(_USAGE, usage.project_id, usage.resource, usage.pod, *counters)
     branches = [_columns(_PATH, edges.project_id, edges.parent_id), *with_totals(rows, usage)]
     if is_charged and scope != "project":
@@ -314,16 +316,13 @@ def _columns(
 ) -> sa.Select[Any]:
     """One branch of the union. A column has the same type in all branches."""
     name = quota_usages.c.project_id.type
-    padded = [*amounts, *(sa.null() for _ in range(3 - len(amounts)))]
+    padded = [*amounts, *(sa.null() for _ in range(len(_VALUES) - len(amounts)))]
     return sa.select(
         sa.literal_column(f"'{kind}'").label("kind"),
         (sa.cast(sa.null(), name) if project_id is None else project_id).label("project_id"),
         (sa.cast(sa.null(), name) if resource is None else resource).label("resource"),
         (sa.cast(sa.null(), name) if pod is None else pod).label("pod"),
-        *(
-            sa.cast(amount, sa.BigInteger).label(label)
-            for label, amount in zip(("value_1", "value_2", "value_3"), padded, strict=True)
-        ),
+        *(sa.cast(amount, sa.BigInteger).label(label) for label, amount in zip(_VALUES, padded, strict=True)),
     )
 
 
@@ -384,7 +383,7 @@ def _paths(project_ids: Sequence[str], rows: Sequence[Any]) -> dict[str, Project
 
 
 def _node(row: Any, depth: int) -> usages.Node:
-    return usages.Node(row.value_1, row.project_id, row.resource, row.value_2, depth, row.pod)
+    return usages.Node(row.value_1, row.project_id, row.resource, row.value_2, depth, row.pod, row.value_3)
 
 
 _ZERO_ROW: Final = {
@@ -421,14 +420,6 @@ def rows_of_roots(
         query = query.where(usage.project_id > after)
     rows = connection.execute(query.order_by(usage.project_id).limit(limit))
     return {UsageKey(row.project_id, row.resource): row.id for row in rows}
-
-
-def sums_of_roots(connection: sa.Connection, resources: Collection[str]) -> dict[str, int]:
-    """The sums of ``subtree`` over the usage rows of roots, by resource."""
-    usage = quota_usages.c
-    query = _of_roots(usage.resource, sa.func.sum(usage.subtree)).where(usage.resource.in_(sorted(resources)))
-    rows = connection.execute(query.group_by(usage.resource))
-    return {resource: int(subtree) for resource, subtree in rows}
 
 
 def make_row(connection: sa.Connection, key: UsageKey) -> None:

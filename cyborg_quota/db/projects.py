@@ -34,6 +34,19 @@ MAX_DEPTH: Final = 64
 """The greatest depth of the tree. It also ends the walk to the root in a cycle that was made by hand."""
 
 
+Edges = Mapping[str, "str | None"]
+
+
+def ancestors(project_id: str, edges: Edges) -> list[str]:
+    """The ancestors of a project, nearest first."""
+    path: list[str] = []
+    parent_id = edges.get(project_id)
+    while parent_id is not None and len(path) < MAX_DEPTH:
+        path.append(parent_id)
+        parent_id = edges.get(parent_id)
+    return path
+
+
 def path_cte() -> sa.CTE:
     """WITH RECURSIVE path (project_id, parent_id, distance): the project ``:b_project`` (distance 0) and its ancestors.
 

@@ -5,13 +5,15 @@ A charge is a conditional UPDATE. It changes one row; if it changes none, the ch
 
     UPDATE quota_usages SET reserved = reserved + :reserved, used = used + :used, subtree = subtree + :subtree
     WHERE id = :id AND generation = :generation            -- the path is still the one that was read
-      AND used + reserved <= :max_held AND subtree <= :max_subtree            -- the limits
+      AND used + reserved <= :max_held AND subtree + promised <= :max_subtree -- the limits
       AND now - :until < '1970-01-01'                                         -- until the limits change
       AND reserved + :reserved >= 0 AND used + :used >= 0 AND subtree + :subtree >= 0
 
 ``:max_held`` is the limit minus the amount of the charge, that is the maximum of ``used + reserved`` before the change;
 ``:max_subtree`` likewise (``values``). ``:until`` is in microseconds since the epoch. (A charge that waits for the lock
 of its row may compare the time at which it began to wait.)
+
+On a path with a minimum, it also adds to ``promised`` (minimums.py).
 
 ``charge_update`` makes this UPDATE for one row, for several, and for a list. PostgreSQL's functions contain it once
 more (dialects/postgresql.sql), with the same conditions.
@@ -54,6 +56,7 @@ class Node:
     generation: int
     depth: int
     pod: str = ""
+    minimum: int = 0
 
     @property
     def key(self) -> UsageKey:
@@ -73,8 +76,10 @@ def deepest_first(node: Node) -> tuple[int, str, str, str]:
 class Posting:
     """The amounts that a transaction adds to one row, and the limits of its counters (None: no limit).
 
-    ``max_held`` is the limit of ``used + reserved``, ``max_subtree`` that of ``subtree``. A limit is compared only if
-    its counter grows. ``until``: the time at which these limits end, by the database's clock, in microseconds since the
+    ``max_held`` is the limit of ``used + reserved``, ``max_subtree`` that of ``subtree + promised``. A limit is
+    compared only if what it bounds grows. ``above``: the id of the row above, to which the amount is passed on.
+    ``bends``: it may pass on another amount, because it has a minimum (minimums.py).
+    ``until``: the time at which these limits end, by the database's clock, in microseconds since the
     epoch (UTC); None: they do not end. From then on, the posting is refused if it grows.
     """
 
@@ -82,13 +87,16 @@ class Posting:
     reserved: int = 0
     used: int = 0
     subtree: int = 0
+    promised: int = 0
+    above: int | None = None
+    bends: bool = False
     max_held: int | None = None
     max_subtree: int | None = None
     until: int | None = None
 
     @property
     def grows(self) -> bool:
-        return self.reserved + self.used > 0 or self.subtree > 0
+        return self.reserved + self.used > 0 or self.subtree + self.promised > 0
 
     def plus(self, other: Posting) -> Posting:
         """Both postings of one row. Raises ConcurrentChange: see ``merge``."""
@@ -99,6 +107,9 @@ class Posting:
             self.reserved + other.reserved,
             self.used + other.used,
             self.subtree + other.subtree,
+            self.promised + other.promised,
+            self.above,
+            self.bends or other.bends,
             _least(self.max_held, other.max_held),
             _least(self.max_subtree, other.max_subtree),
             _least(self.until, other.until),
@@ -112,7 +123,7 @@ def _least(*values: int | None) -> int | None:
 
 COLUMNS: Final = ("id", "generation", "reserved", "used", "subtree", "max_held", "max_subtree", "until")
 """The values of a charge, in the order of ``values``."""
-_COUNTED: Final = COLUMNS[2:5]
+_COUNTED: Final = ("reserved", "used", "subtree", "promised")
 
 
 def values(posting: Posting) -> tuple[int, ...]:
@@ -120,7 +131,7 @@ def values(posting: Posting) -> tuple[int, ...]:
 
     ``max_held`` also keeps ``used + reserved`` within the width of its column (MAX_AMOUNT), whatever the limit.
     """
-    node, growth, subtree = posting.node, posting.used + posting.reserved, posting.subtree
+    node, growth, counted = posting.node, posting.used + posting.reserved, posting.subtree + posting.promised
     max_held = MAX_AMOUNT if posting.max_held is None else min(MAX_AMOUNT, posting.max_held)
     max_subtree = _NO_BOUND if posting.max_subtree is None else min(_NO_BOUND, posting.max_subtree)
     return (
@@ -128,21 +139,24 @@ def values(posting: Posting) -> tuple[int, ...]:
         node.generation,
         posting.reserved,
         posting.used,
-        subtree,
+        posting.subtree,
         max_held - growth if growth > 0 else _NO_BOUND,
-        max_subtree - subtree if subtree > 0 else _NO_BOUND,
+        max_subtree - counted if counted > 0 else _NO_BOUND,
         posting.until if posting.until is not None and posting.grows else _NO_END,
     )
 
 
 def charge_update(of: Mapping[str, sa.ColumnElement[Any]], *is_row: sa.ColumnElement[bool]) -> sa.Update:
-    """The UPDATE of a charge. ``of``: an expression for each of COLUMNS. ``is_row``: what selects the rows."""
-    counted = {_usage[name]: _usage[name] + of[name] for name in _COUNTED}
+    """The UPDATE of a charge. ``of``: an expression for each of COLUMNS, and for ``promised`` if it changes.
+
+    ``is_row``: what selects the rows.
+    """
+    counted = {_usage[name]: _usage[name] + of[name] for name in _COUNTED if name in of}
     zero: sa.ColumnElement[int] = sa.literal_column("0")
     conditions = (
         _usage.generation == of["generation"],
         _usage.used + _usage.reserved <= of["max_held"],
-        _usage.subtree <= of["max_subtree"],
+        _usage.subtree + _usage.promised <= of["max_subtree"],
         # (A comparison that SQLite, too, makes with the precision of a microsecond.)
         clock.utc_after(-of["until"]) < sa.literal_column("'1970-01-01'"),
         *(value >= zero for value in counted.values()),
@@ -155,14 +169,13 @@ def has_id(usage_id: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
     return _usage.id == usage_id
 
 
-def charge_rows(size: int) -> sa.Update:
+def charge_rows(size: int, columns: Sequence[str] = COLUMNS) -> sa.Update:
     """The UPDATE of a charge of ``size`` rows, with the parameters of ``arguments``.
 
     For several rows: ``id IN (:b_id_0, ...) AND generation = CASE id WHEN :b_id_0 THEN :b_generation_0 ...``
     """
-
     parameters = {
-        name: [sa.bindparam(f"b_{name}_{index}", type_=sa.BigInteger) for index in range(size)] for name in COLUMNS
+        name: [sa.bindparam(f"b_{name}_{index}", type_=sa.BigInteger) for index in range(size)] for name in columns
     }
     ids = parameters["id"]
     if size == 1:
@@ -192,7 +205,28 @@ _CHARGE: Final = Statement(charge_rows(1))
 
 def charge(connection: sa.Connection, posting: Posting) -> bool:
     """Apply ``posting`` to its row if generation and bounds allow it. False: refused, and nothing was written."""
+    if posting.promised:
+        return charge_locked(connection, [posting])
     return _CHARGE(connection, arguments([posting])).rowcount == 1
+
+
+@functools.cache
+def _charge_promised(size: int) -> Statement:
+    return Statement(charge_rows(size, (*COLUMNS, "promised")))
+
+
+def charge_locked(connection: sa.Connection, postings: Sequence[Posting]) -> bool:
+    """As ``charge``, of several rows, which are locked; also what they add to ``promised``. False: one is refused."""
+    promised = {f"b_promised_{index}": posting.promised for index, posting in enumerate(postings)}
+    result = _charge_promised(len(postings))(connection, {**arguments(postings), **promised})
+    return result.rowcount == len(postings)
+
+
+def rows_in_order(size: int) -> tuple[sa.Select[Any], sa.ColumnElement[Any]]:
+    """The query for the id and the counters of the rows :b_id_0, :b_id_1 ..., and the order of this list."""
+    ids = [sa.bindparam(f"b_id_{index}", type_=sa.BigInteger) for index in range(size)]
+    order = sa.case({one: sa.literal_column(str(index)) for index, one in enumerate(ids)}, value=_usage.id)
+    return sa.select(_usage.id, *COUNTERS).where(_usage.id.in_(ids)), order
 
 
 def lock_usage_row(connection: sa.Connection, node: Node) -> bool:
@@ -207,7 +241,9 @@ def lock_usage_row(connection: sa.Connection, node: Node) -> bool:
 COUNTS_WHOLE: Final = _usage.pod == sa.literal_column("''")
 """The rows that count all pods."""
 
-_COUNTERS = sa.select(*_KEY, _usage.used, _usage.reserved, _usage.subtree)
+COUNTERS: Final = (_usage.used, _usage.reserved, _usage.subtree, _usage.promised, _usage.minimum)
+"""The columns of Counters, in its order."""
+_COUNTERS = sa.select(*_KEY, *COUNTERS)
 
 
 def read(
@@ -251,8 +287,16 @@ def along(nodes: Sequence[Node], reserved: int, used: int) -> list[Posting]:
     """The postings of a project's row (the first of ``nodes``) and of those above it, which count its subtree."""
     growth = reserved + used
     return [
-        Posting(node, 0 if index else reserved, 0 if index else used, growth)
-        for index, node in enumerate(nodes if growth else nodes[:1])
+        Posting(
+            node,
+            0 if index else reserved,
+            0 if index else used,
+            growth,
+            above=above,
+            bends=bool(growth and node.minimum),
+        )
+        for index, (node, above) in enumerate(zip(nodes, [*[one.usage_id for one in nodes[1:]], None], strict=True))
+        if growth or not index
     ]
 
 
@@ -272,13 +316,13 @@ def merge(postings: Iterable[Posting], lock_order: LockOrder) -> list[Posting]:
 
 def read_row(connection: sa.Connection, usage_id: int) -> Counters:
     """The counters of one existing usage row."""
-    query = sa.select(_usage.used, _usage.reserved, _usage.subtree).where(_usage.id == usage_id)
+    query = sa.select(*COUNTERS).where(_usage.id == usage_id)
     return Counters(*connection.execute(query).one())
 
 
 def set_counters(connection: sa.Connection, usage_id: int, counters: Counters) -> None:
     """Overwrite the counters. The transaction must have locked the usage row (lock_usage_row)."""
-    values = {"reserved": counters.reserved, "used": counters.used, "subtree": counters.subtree}
+    values = dataclasses.asdict(counters)
     update = sa.update(quota_usages).where(_usage.id == usage_id)
     connection.execute(update.values(**values, updated_at=clock.utc_now()))
 
@@ -287,7 +331,7 @@ def read_notified_levels(connection: sa.Connection) -> dict[UsageKey, tuple[Coun
     """The counters and the last notified level of every usage row that counts all pods."""
     query = _COUNTERS.add_columns(_usage.notified_level).where(COUNTS_WHOLE)
     rows = connection.execute(query.order_by(_usage.project_id, _usage.resource))
-    return {UsageKey(*row[:3]): (Counters(*row[3:6]), row.notified_level) for row in rows}
+    return {UsageKey(*row[:3]): (Counters(*row[3:-1]), row.notified_level) for row in rows}
 
 
 def claim_notified_level(connection: sa.Connection, project_id: str, resource: str, before: int, now: int) -> bool:
@@ -303,6 +347,19 @@ def ids_query(project_id: str, resource: str | None) -> sa.Select[Any]:
     return query.where(*paging.given((_usage.resource, resource)))
 
 
+def keeping(
+    connection: sa.Connection, project_ids: Collection[str] | None = None, resources: Collection[str] | None = None
+) -> dict[UsageKey, Counters]:
+    """The counters of those rows that have a minimum, or that have promised some. None: of all projects, resources."""
+    is_keeping = sa.or_(_usage.minimum > 0, _usage.promised > 0)
+    given = [
+        column.in_(sorted(names))
+        for column, names in ((_usage.project_id, project_ids), (_usage.resource, resources))
+        if names is not None
+    ]
+    return _counters(connection, _COUNTERS.where(is_keeping, *given))
+
+
 def is_any_held(connection: sa.Connection, project_id: str) -> bool:
     """Whether the project or a descendant has usage."""
     query = sa.select(sa.literal(1)).where(_usage.project_id == project_id, _usage.subtree != 0)
@@ -312,9 +369,7 @@ def is_any_held(connection: sa.Connection, project_id: str) -> bool:
 def delete_zeros(connection: sa.Connection, project_id: str) -> int:
     """Delete the usage rows of the project whose counters are all 0. Returns the number of the others."""
     of_project = _usage.project_id == project_id
-    connection.execute(
-        sa.delete(quota_usages).where(of_project, _usage.subtree == 0, _usage.used == 0, _usage.reserved == 0)
-    )
+    connection.execute(sa.delete(quota_usages).where(of_project, *(value == 0 for value in COUNTERS)))
     left: int = connection.execute(sa.select(sa.func.count()).select_from(quota_usages).where(of_project)).scalar_one()
     return left
 
@@ -345,18 +400,26 @@ def insert_zeros(connection: sa.Connection, keys: Iterable[UsageKey]) -> None:
     insert_many(connection, quota_usages, rows)
 
 
-_ADD_TO_SUBTREES = ListStatement(
-    lambda size: (
-        sa.update(quota_usages)
-        .where(any_of(_usage.id, size))
-        .values(subtree=_usage.subtree + case_by_value(_usage.id, _usage.subtree, size), updated_at=clock.utc_now())
+@functools.cache
+def _add(column: str) -> ListStatement:
+    counter = _usage[column]
+    return ListStatement(
+        lambda size: (
+            sa.update(quota_usages)
+            .where(any_of(_usage.id, size))
+            .values({counter: counter + case_by_value(_usage.id, counter, size), _usage.updated_at: clock.utc_now()})
+        )
     )
-)
 
 
-def add_to_subtrees(connection: sa.Connection, amounts: Mapping[int, int]) -> None:
-    """Add an amount to the ``subtree`` of each row, by id. The transaction must have locked the rows."""
-    update_each(connection, _ADD_TO_SUBTREES, amounts)
+def add_to_many(connection: sa.Connection, column: str, amounts: Mapping[int, int]) -> None:
+    """Add an amount to ``subtree`` or ``promised`` of each row, by id. The transaction must have locked the rows."""
+    update_each(connection, _add(column), amounts)
+
+
+def set_minimum(connection: sa.Connection, usage_id: int, minimum: int) -> None:
+    """Set the minimum of a row. The transaction must have locked it, and must renew its generation."""
+    connection.execute(sa.update(quota_usages).where(_usage.id == usage_id).values(minimum=minimum))
 
 
 # Generations are random. After a restore from a backup, or the promotion of a lagging replica, a row may get the id of
@@ -391,13 +454,13 @@ def renew_generations(connection: sa.Connection, usage_ids: Sequence[int]) -> No
         _RENEW_ROWS.changed(connection, chunk, {"b_step": 1 + secrets.randbits(_GENERATION_BITS - 1)})
 
 
-def subtrees_query(size: int) -> sa.Select[Any]:
-    """The query for the id and the ``subtree`` of rows, by a list of ids: moves.py locks the rows with it."""
-    return sa.select(_usage.id, _usage.subtree).where(any_of(_usage.id, size))
+def counters_query(size: int) -> sa.Select[Any]:
+    """The query for the id and the counters of rows, by a list of ids: charges.py locks the rows with it."""
+    return sa.select(_usage.id, *COUNTERS).where(any_of(_usage.id, size))
 
 
 def lock_order_columns(*, by_id: bool) -> list[sa.ColumnElement[Any]]:
-    """The columns by which ``subtrees_query`` is sorted: the id, or the names."""
+    """The columns by which ``counters_query`` is sorted: the id, or the names."""
     return [_usage.id] if by_id else list(_KEY)
 
 

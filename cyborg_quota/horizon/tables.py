@@ -89,6 +89,7 @@ def resources_table(**options: Any) -> Any:
         "in_use": column(_("In Use"), classes=("hidden-xs",)),
         "reserved": column(_("Reserved"), classes=("hidden-xs",)),
         "fits": column(_("Fits"), texts.fits),
+        "minimum": column(_("Minimum"), lambda row: row.get("minimum"), classes=("hidden-xs",)),
         "bound_by": column(_("Bound By"), texts.bound_by),
     }
     return make_table(
@@ -279,6 +280,8 @@ TreeTable = make_table(
         "in_use": column(_("In Use"), sortable=False),
         "hierarchical_usage": column(_("Held Below"), sortable=False),
         "subtree": column(_("Held Together"), sortable=False),
+        "minimum": column(_("Minimum"), lambda row: row.get("minimum"), sortable=False),
+        "promised": column(_("Promised"), lambda row: row.get("promised"), sortable=False),
     },
     key=lambda row: f"{row['project_id']}/{row['resource']}",
     tab="quota__tree",

@@ -36,10 +36,12 @@ def find_violations(
     constraints: Iterable[Constraint],
     counters: Mapping[UsageKey, Counters],
     request: Mapping[ResourceKey, int],
+    path: Sequence[str] = (),
 ) -> list[Over]:
     """The constraints that ``request``, charged to ``project_id``, would violate; sorted.
 
-    The usage of a descendant does not count against a constraint of scope ``project``.
+    The usage of a descendant does not count against a constraint of scope ``project``. ``path``: the project and its
+    ancestors, whose minimums keep something for it.
     """
     violations = []
     for constraint in constraints:
@@ -48,9 +50,17 @@ def find_violations(
         if limit == UNLIMITED or not amount or (is_own and key.project_id != project_id):
             continue
         now = counters.get(key, Counters())
-        if (now.used + now.reserved if is_own else now.subtree) + amount > limit:
-            violations.append(Over.of(constraint, amount, now, None if is_own else now.subtree, project_id))
+        kept = 0 if is_own else _kept(path, counters, key)
+        if amount > kept and (now.used + now.reserved if is_own else now.counted) + amount - kept > limit:
+            violations.append(Over.of(constraint, amount, now, project_id, kept))
     return sorted(violations, key=lambda over: (over, over.key))
+
+
+def _kept(path: Sequence[str], counters: Mapping[UsageKey, Counters], key: UsageKey) -> int:
+    """What the project ``path[0]`` can add before the row of ``key`` counts more: what minimums below that row keep."""
+    below = path[: path.index(key.project_id)] if key.project_id in path else path
+    rows = [counters.get(key._replace(project_id=project_id), Counters()) for project_id in below]
+    return sum(max(0, row.minimum - row.counted) for row in rows)
 
 
 def widths(project_id: str, keys: Iterable[ResourceKey]) -> list[Constraint]:
@@ -59,7 +69,7 @@ def widths(project_id: str, keys: Iterable[ResourceKey]) -> list[Constraint]:
 
 
 def find_refusals(
-    project_id: str,
+    path: Sequence[str],
     constraints: Iterable[Constraint],
     counters: Mapping[UsageKey, Counters],
     request: Mapping[ResourceKey, int],
@@ -67,10 +77,11 @@ def find_refusals(
 ) -> list[Over]:
     """All that would refuse ``request``: also a limit that is not set, and the width of a counter; sorted.
 
-    ``missing``: the project without a limit, by resource.
+    ``path``: the project to charge, and its ancestors. ``missing``: the project without a limit, by resource.
     """
+    project_id = path[0]
     bounds = [*constraints, *widths(project_id, (key for key in request if key.is_whole))]
-    found = find_violations(project_id, bounds, counters, request)
+    found = find_violations(project_id, bounds, counters, request, path)
     found = [over for over in found if over.resource not in missing]
     for resource, owner in missing.items():
         if amount := request.get(ResourceKey(resource), 0):
@@ -112,7 +123,7 @@ def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
 def room(over: Over) -> int:
     """The largest amount that the violated constraint would permit."""
     held = (over.used or 0) + (over.reserved or 0) if over.subtree is None else over.subtree
-    return max(0, (over.limit or 0) - held)
+    return max(0, (over.limit or 0) - held - over.promised) + over.kept
 
 
 K = TypeVar("K", str, ResourceKey)
@@ -133,7 +144,7 @@ def compute(
     resource; nothing fits then (a reserve raises LimitNotSet).
     """
     request = {key: TOO_MUCH for some in keys.values() for key in some}
-    refusals = find_refusals(path[0], constraints, counters, request, missing)
+    refusals = find_refusals(path, constraints, counters, request, missing)
     overs = grouped(refusals, lambda over: over.key.resource_key)
     fits = dict.fromkeys(keys, Headroom(None))
     for resource, counted in keys.items():

@@ -122,7 +122,8 @@ class Rooms:
             key = UsageKey(self.project_id, resource, self.pod or "")
             now = self.state.counters.get(key, Counters())
             usage = Usage(limits.get(key, UNLIMITED), now.used, now.reserved)
-            records.append(UsageRecord(*key[:2], usage, self.fits.get(resource, Headroom(0)), self.pod))
+            record = UsageRecord(*key[:2], usage, self.fits.get(resource, Headroom(0)), self.pod)
+            records.append(dataclasses.replace(record, minimum=now.minimum, promised=now.promised))
         return records
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import path_state, usages
+from cyborg_quota.db import minimums, path_state, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger import enforcement, transitions
@@ -63,7 +63,8 @@ class HeadroomReader:
         state = self._state(project_id, pod)
         limits = self._bounds(state, sorted(request))
         amounts = transitions.by_counter(request, self._enforcers.counters_of, pod)
-        found = enforcement.find_refusals(project_id, limits.constraints, state.counters, amounts, limits.missing)
+        path, counters = state.project_ids, state.counters
+        found = enforcement.find_refusals(path, limits.constraints, counters, amounts, limits.missing)
         found += self._enforcers.check(project_id, request)
         fits: dict[str, int] = {}
         for over in found:
@@ -191,7 +192,8 @@ class HeadroomReader:
                 subtree = rooms.state.counters.get(key, Counters()).subtree
                 fits = None if fitting.scope == "counter" else fitting.fits
                 bound = None if usage.limit == UNLIMITED else usage.limit
-                found.append(ProjectMetrics(*key[:2], bound, usage.used, usage.reserved, subtree, fits))
+                one = ProjectMetrics(*key[:2], bound, usage.used, usage.reserved, subtree, fits)
+                found.append(one._replace(minimum=record.minimum or None, promised=record.promised or None))
         return found
 
     def totals_of(self, state: PathState) -> list[TotalLimit]:
@@ -249,20 +251,19 @@ def _moved(path: Sequence[str], stored: Sequence[PathState]) -> PathState:
 
     ``stored``: the present states of these projects, which share their counters.
     """
-    counters = dict(stored[0].counters)
-    above = {one.project_ids[0]: next((name for name in one.project_ids[1:] if name in path), None) for one in stored}
-    for counted in {key.resource_key for key in counters if key.project_id in path}:
-        keys = {name: UsageKey(name, *counted) for name in path}
-        subtrees = {name: counters.get(key, Counters()).subtree for name, key in keys.items()}
-        apart = {
-            name: amount - sum(subtrees[one] for one in path if above[one] == name) for name, amount in subtrees.items()
-        }
-        total = 0
-        for name, key in keys.items():
-            total += apart[name]
-            if total != subtrees[name]:
-                counters[key] = dataclasses.replace(counters.get(key, Counters()), subtree=total)
-    return dataclasses.replace(stored[0], project_ids=list(path), counters=counters)
+    before: dict[str, str | None] = {}
+    for state in stored:
+        before.update(zip(state.project_ids, [*state.project_ids[1:], None], strict=True))
+    after = {**before, **dict(zip(path, [*path[1:], None], strict=True))}
+    counters = {
+        UsageKey(name, *counted): Counters()
+        for name in path
+        for counted in {key.resource_key for key in stored[0].counters}
+    }
+    counters.update(stored[0].counters)
+    moving = [key for key in counters if before.get(key.project_id) != after.get(key.project_id)]
+    moved = minimums.moved(counters, moving, before, after)
+    return dataclasses.replace(stored[0], project_ids=list(path), counters=moved)
 
 
 LOG = logging.getLogger(__name__)

@@ -122,7 +122,7 @@ class ProjectEnforcer(Enforcer):
         constraints, growing = charge.constraints or (), charge.growing
         owners = {*path.project_ids, *(constraint.project_id for constraint in constraints)}
         counters = self._database.read_synced(lambda connection: usages.read(connection, owners, growing))
-        violations = enforcement.find_violations(charge.project_id, constraints, counters, growing)
+        violations = enforcement.find_violations(charge.project_id, constraints, counters, growing, path.project_ids)
         if violations:
             raise exceptions.OverQuota(violations) from None
         widths = enforcement.widths(charge.project_id, growing)

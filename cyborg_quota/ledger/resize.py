@@ -164,8 +164,10 @@ class Amender:
         keys = sorted({key for amounts in sent.values() for key in amounts})
         sending = self._paths.get(request.sender, keys)
         # The rows above both (the total over all projects, too) do not change: their limits cannot refuse the transfer.
-        # If the sender moves meanwhile, the generations of the rows refuse ``sending``, and the call retries.
-        unchanged = {UsageKey(node.project_id, *key) for key in keys for node in sending.nodes(key) or ()}
+        # (Unless a minimum keeps there what the sender gives away.) If the sender moves meanwhile, the generations of
+        # the rows refuse ``sending``, and the call retries.
+        nodes = [node for key in keys for node in sending.nodes(key) or ()]
+        unchanged = set() if any(node.minimum for node in nodes) else {node.key for node in nodes}
         charge, added = self._charge(request.receiver, {row: row.delta for row in rows}, unchanged)
         for state, amounts in sent.items():
             added += Charge(request.sender, amounts, sending).postings(amounts, state)

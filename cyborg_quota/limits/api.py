@@ -16,7 +16,8 @@ from cyborg_quota.limits import document as documents
 from cyborg_quota.limits import limit_tree, tables
 from cyborg_quota.limits.document import Document
 from cyborg_quota.limits.limit_tree import LimitTree
-from cyborg_quota.limits.projects import MAX_LISTED_PROJECTS, Projects
+from cyborg_quota.limits.minimums import Minimums
+from cyborg_quota.limits.projects import MAX_LISTED_PROJECTS
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.subject import admin_call
 from cyborg_quota.types import (
@@ -42,7 +43,7 @@ MAX_TREE_PROJECTS: Final = 400
 """The maximum number of projects in one call of tree_page. (A walk has two steps for each; MariaDB makes 1,000.)"""
 
 
-class Limits(Projects):
+class Limits(Minimums):
     """Limits and projects, and the history. All calls need an admin's context, except history and default_limits.
 
     Policy may permit other contexts add_project, set_limit, set_limits, unset_limit, set_overrides, cancel_overrides.
@@ -93,6 +94,7 @@ class Limits(Projects):
         pod: str | None = None,
         reason: str | None = None,
         generation: int | None = None,
+        force: bool = False,
     ) -> None:
         """Set several limits ({resource: limit}) of a project, or defaults, atomically. The limit None removes one.
 
@@ -100,14 +102,15 @@ class Limits(Projects):
         also these) holds in this pod, in addition to the limits over all pods. What is held there already counts. Needs
         also the policy rule cyborg_quota:pod:see, with the parent of the project. Raises PodNotFound, unless limits are
         only removed. ``generation``: raise LimitsChanged, and change nothing, unless it is that of the project's
-        limits: see generation_of.
+        limits: see generation_of. ``force``: also below a minimum, or below what is used and promised to minimums.
         """
         if not isinstance(limits, Mapping):
             raise exceptions.InvalidRequest(f"Limits must map resources to limits, not be a {type(limits).__name__}.")
         checked = {
             resource: None if limit is None else validation.check_limit(limit) for resource, limit in limits.items()
         }
-        self._set(context, "set_limits", checked, project_id, reason=reason, pod=pod, generation=generation)
+        given: Any = {"pod": pod, "generation": generation, "force": force}
+        self._set(context, "set_limits", checked, project_id, reason=reason, **given)
 
     @admin_call
     def generation_of(self, context: Context, project_id: str) -> int:
@@ -125,6 +128,7 @@ class Limits(Projects):
         reason: str | None,
         pod: str | None = None,
         generation: int | None = None,
+        force: bool = False,
     ) -> None:
         if project_id is None:
             validation.admin_only(context, action)
@@ -136,7 +140,7 @@ class Limits(Projects):
         if project_id is None:
             if pod is not None:
                 raise exceptions.InvalidRequest("A limit per pod is one of a project: name the project.")
-            self._changes.apply(Document(dict(sorted(checked.items())), {}, {}), author)
+            self._changes.apply(Document(dict(sorted(checked.items())), {}, {}), author, force=force)
             return
         keys = {ResourceKey(resource, pod or ""): limit for resource, limit in checked.items()}
 
@@ -148,7 +152,7 @@ class Limits(Projects):
                 self._driver.require_pod(pod)
 
         with self._told(context):
-            self._changes.set_limits(project_id, keys, author, allow, generation)
+            self._changes.set_limits(project_id, keys, author, allow, generation, force=force)
 
     def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
         if not self._authority.may_set(context, project_id, parent_id):
@@ -374,7 +378,7 @@ class Limits(Projects):
         names = names if is_first or not resource else [owner, *names]
         states = self._database.read(lambda connection: path_state.read_states(connection, names)[1])
         totals = self._read_totals() if is_first else []
-        rows = [TreeRow(TOTAL, None, 0, one.resource, one.limit, 0, one.held) for one in totals]
+        rows = [TreeRow(TOTAL, None, 0, one.resource, one.limit, 0, one.held, promised=one.promised) for one in totals]
         rows += self._subtree_rows([(0, name) for name in names], states)
         over = [row for row in rows if row.available is not None and row.available < 0]
         shown = [row for row in over if row.project_id != owner or row.resource > resource]
@@ -383,13 +387,16 @@ class Limits(Projects):
     # --- limits over all projects ---
 
     @admin_call
-    def set_total_limits(self, context: Context, limits: Mapping[str, int], *, reason: str | None = None) -> None:
+    def set_total_limits(
+        self, context: Context, limits: Mapping[str, int], *, reason: str | None = None, force: bool = False
+    ) -> None:
         """Set total limits ({resource: limit}). They are enforced when the call returns.
 
         The call counts what all projects hold, while other calls reserve. The limit may be below the present usage:
-        reserves are then refused until the usage is below it. Raises UnknownResource, InvalidRequest.
+        reserves are then refused until the usage is below it. ``force``: as in set_limits. Raises UnknownResource,
+        InvalidRequest, LimitRefused.
         """
-        self._changes.set_totals(self._check_totals(limits), self._author(context, reason))
+        self._changes.set_totals(self._check_totals(limits), self._author(context, reason), force=force)
 
     @admin_call
     def preview_total_limits(self, context: Context, limits: Mapping[str, int]) -> list[RecordedChange]:
@@ -442,6 +449,7 @@ class Limits(Projects):
         start: datetime.datetime | None = None,
         reason: str | None = None,
         dry_run: bool = False,
+        force: bool = False,
     ) -> list[LimitOverride]:
         """Set limits ({resource: limit}) of a project for a span of time, atomically. Returns the overrides.
 
@@ -450,6 +458,7 @@ class Limits(Projects):
         policy rule of set_limit applies. Raises NotAuthorized, UnknownResource, InvalidRequest, ReasonRequired, and
         LimitRefused (if the enforcement model forbids the limits at any time in the span). ``dry_run`` writes nothing,
         needs no reason, and returns or raises the same; the ids of the overrides that it returns are not assigned.
+        ``force``: as in set_limits.
         """
         named = validation.optional_name("project_id", project_id)
         if named is None:
@@ -471,6 +480,7 @@ class Limits(Projects):
                 Author() if dry_run else self._author(context, reason),
                 lambda parent_id: self._may_set(context, "set_overrides", named, parent_id),
                 dry_run=dry_run,
+                force=force,
             )
 
     @admin_call
@@ -514,7 +524,7 @@ class Limits(Projects):
     def export_limits(self, context: Context) -> dict[str, Any]:
         """All limits and the project tree as a document for import_limits; see limits/document.py."""
         stored = limit_changes.read_all(self._database, self.require_stored().initial_limits)
-        return documents.write(stored.tree, stored.overrides, stored.totals)
+        return documents.write(stored.tree, stored.overrides, stored.totals, stored.minimums)
 
     @admin_call
     def import_limits(
@@ -522,7 +532,8 @@ class Limits(Projects):
     ) -> list[RecordedChange]:
         """Apply a document to the limits and the project tree. Returns the changes.
 
-        All of them are made, or none; except that total limits follow in transactions of their own.
+        All of them are made, or none; except that total limits, and then the minimums of each project, follow in
+        transactions of their own.
         Limits and projects that the document does not contain stay unchanged. The position of a project in the
         document determines its parent. A limit None is removed. ``dry_run`` writes nothing, and returns or raises the
         same as the import.
@@ -532,7 +543,8 @@ class Limits(Projects):
         wanted = documents.read(document)
         validation.refuse_unknown(wanted.resources, self._resources)
         author = self._author(context, reason) if not dry_run else Author()
-        return changes.apply(wanted, author, operation="import", dry_run=dry_run)
+        made = changes.apply(wanted, author, operation="import", dry_run=dry_run)
+        return made + self._import_minimums(context, wanted.minimums, reason, dry_run=dry_run)
 
     # --- history ---
 

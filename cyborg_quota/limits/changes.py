@@ -24,7 +24,7 @@ from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.ledger.paths import until_stable
-from cyborg_quota.limits import document, tables, timeline
+from cyborg_quota.limits import document, minimum_rules, tables, timeline
 from cyborg_quota.limits.document import Document, NewOverride
 from cyborg_quota.limits.limit_tree import MAX_DEPTH, InitialLimits, LimitTree
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
@@ -72,11 +72,12 @@ _MAX_READS: Final = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredLimits:
-    """All limits and projects, the overrides that have not ended, and the total limits."""
+    """All limits and projects, the overrides that have not ended, the total limits, and the minimums."""
 
     tree: LimitTree
     overrides: list[LimitOverride]
     totals: list[TotalLimit]
+    minimums: dict[UsageKey, int]
 
 
 def read_all(database: Database, initial_limits: InitialLimits) -> StoredLimits:
@@ -89,7 +90,8 @@ def read_all(database: Database, initial_limits: InitialLimits) -> StoredLimits:
     def read(connection: Connection) -> StoredLimits:
         tree = LimitTree(*tables.read_limits(connection), initial_limits)
         live, _ = overrides.read(connection)
-        return StoredLimits(tree, live, tables.read_totals(connection))
+        minimums = {key: row.minimum for key, row in usages.keeping(connection).items() if row.minimum}
+        return StoredLimits(tree, live, tables.read_totals(connection), minimums)
 
     def attempt(connection: Connection) -> tuple[StoredLimits, bool]:
         before = change_log.generation(connection)
@@ -125,6 +127,8 @@ class LimitChanges:
         author: Author,
         allow: Allow,
         generation: int | None = None,
+        *,
+        force: bool = False,
     ) -> None:
         """Set limits of a project, all or none. None removes a limit. Raises LimitRefused, LimitsChanged."""
 
@@ -136,7 +140,7 @@ class LimitChanges:
                 key = UsageKey(project_id, *counted)
                 changes += document.put(family.tree.project_limits, key, limit, project_id, counted)
                 tables.set_limit(connection, key, limit)
-            self._refuse(family, changes)
+            self._refuse(connection, family, changes, force=force)
             return True, change_log.record(connection, author, changes)
 
         self._change(functools.partial(self._allowed_parent, project_id, allow), work)
@@ -150,6 +154,7 @@ class LimitChanges:
         allow: Allow,
         *,
         dry_run: bool = False,
+        force: bool = False,
     ) -> list[LimitOverride]:
         """Make an override of each of these limits, or return the equal one. ``span``: start (None: now) and end.
 
@@ -172,7 +177,7 @@ class LimitChanges:
             changes = [made(one) for one in new]
             after = Timeline(family.tree, [*family.overrides, *new], now, (generation, 0))
             check_number(after.overrides, new)
-            self._refuse(after, changes)
+            self._refuse(connection, after, changes, force=force)
             if dry_run:
                 return found, None
             overrides.insert(connection, new)
@@ -195,7 +200,8 @@ class LimitChanges:
             ended = [by_id[override_id] for override_id in sorted(set(ids))]
             left = [one for one in family.overrides if one not in ended]
             changes = [cancelled(one) for one in ended]
-            self._refuse(dataclasses.replace(family, overrides=left), changes)
+            # (They would end anyway: minimums do not prevent it.)
+            self._refuse(connection, dataclasses.replace(family, overrides=left), changes, force=True)
             overrides.delete(connection, ended)
             return ended, change_log.record(connection, author, changes)
 
@@ -245,9 +251,18 @@ class LimitChanges:
         allow(parent_id)
         return {project_id: parent_id}
 
-    def _refuse(self, limits: Timeline, changes: Sequence[RecordedChange]) -> None:
-        """Raise LimitRefused if the model forbids these limits, now or when an override begins or ends."""
+    def _refuse(
+        self, connection: Connection, limits: Timeline, changes: Sequence[RecordedChange], *, force: bool = False
+    ) -> None:
+        """Raise LimitRefused if the model forbids these limits, now or when an override begins or ends.
+
+        Also if they could not keep minimums, unless ``force`` is set.
+        """
         problems = find_problems(self._limits, limits, changes)
+        if not force:
+            problems += minimum_rules.problems_of_limits(
+                connection, limits.tree, changes, self._limits.limit_if_missing
+            )
         if problems:
             raise exceptions.LimitRefused(problems, changes)
 
@@ -278,9 +293,13 @@ class LimitChanges:
                 raise exceptions.ProjectRefused(
                     project_id, f"would make a tree of {levels} levels; at most {MAX_DEPTH} are possible"
                 )
-            self._refuse(Timeline(tree, *overrides.read(connection, tree.projects)), [change])
+            self._refuse(connection, Timeline(tree, *overrides.read(connection, tree.projects)), [change])
 
-        self._tree.set_parents({project_id: parent_id}, author, check)
+        self._tree.set_parents({project_id: parent_id}, author, check, refuse=self._refuse_move)
+
+    @property
+    def _refuse_move(self) -> moves.Refuse:
+        return functools.partial(minimum_rules.refuse_move, self._limits)
 
     def remove(self, project_id: str, author: Author) -> None:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
@@ -296,9 +315,10 @@ class LimitChanges:
                 )
             _, limits, _ = tables.read_limits(connection, [project_id])
             live, _ = overrides.read(connection, [project_id])
+            changes = minimum_rules.clear(connection, project_id)
             if tables.is_in_use(connection, project_id) or not tables.forget_project(connection, project_id):
                 raise exceptions.ProjectRefused(project_id, "holds resources; release them first")
-            changes = [
+            changes += [
                 RecordedChange.of_limit(project_id, key.resource_key, limit, None)
                 for key, limit in sorted(limits.items())
             ]
@@ -311,7 +331,13 @@ class LimitChanges:
     # --- documents, total limits ---
 
     def apply(
-        self, wanted: Document, author: Author, *, operation: str | None = None, dry_run: bool = False
+        self,
+        wanted: Document,
+        author: Author,
+        *,
+        operation: str | None = None,
+        dry_run: bool = False,
+        force: bool = False,
     ) -> list[RecordedChange]:
         """Apply a document of limits and projects; returns the changes. ``dry_run``: write nothing.
 
@@ -329,6 +355,10 @@ class LimitChanges:
             pods.require(connection, sorted(names))
             check_number(planned.overrides, planned.overrides[len(live) :])
             reasons = find_problems(self._limits, planned, changes) + _too_many(connection, changes)
+            if not force:
+                reasons += minimum_rules.problems_of_limits(
+                    connection, planned.tree, changes, self._limits.limit_if_missing
+                )
             if reasons:
                 raise exceptions.LimitRefused(reasons, changes)
             if dry_run:
@@ -336,7 +366,7 @@ class LimitChanges:
             # Before the moves, which lock usage rows.
             recorded = change_log.record(connection, author, changes, operation=operation)
             overrides.insert(connection, planned.overrides[len(live) :])
-            _write(connection, before.project_limits, changes)
+            _write(connection, before.project_limits, changes, self._refuse_move)
             return changes, recorded
 
         change = functools.partial(self._history.change, defaults=wanted.defaults, dry_run=dry_run)
@@ -354,6 +384,7 @@ class LimitChanges:
         *,
         must_exist: bool = False,
         operation: str | None = None,
+        force: bool = False,
     ) -> None:
         """Set these total limits; None removes one. All or none. When it returns, they are enforced.
 
@@ -377,7 +408,9 @@ class LimitChanges:
             new = set(given) - known
             if any(rows.get(key) != counted.get(key) for key in (UsageKey(TOTAL, resource) for resource in new)):
                 return None, None  # another call has removed a limit, and its row: make it again
-            recorded = change_log.record(connection, author, total_changes(present, wanted), operation=operation)
+            changes = total_changes(present, wanted)
+            minimum_rules.refuse_totals(connection, changes, force=force)
+            recorded = change_log.record(connection, author, changes, operation=operation)
             for resource, limit in sorted(wanted.items()):
                 tables.set_limit(connection, UsageKey(TOTAL, resource), limit)
                 if limit is None:
@@ -520,7 +553,9 @@ def _too_many(connection: Connection, changes: Iterable[RecordedChange]) -> list
     return [Violation(_ROWS, None, None, {"moved": len(moved), "rows": rows, "most": most})]
 
 
-def _write(connection: Connection, known: Collection[UsageKey], changes: Iterable[RecordedChange]) -> None:
+def _write(
+    connection: Connection, known: Collection[UsageKey], changes: Iterable[RecordedChange], refuse: moves.Refuse
+) -> None:
     """``known``: the limits of projects that existed before the changes."""
     placed: dict[str, dict[str, Any]] = {"add project": {}, "move project": {}}
     limits: dict[UsageKey, Any] = {}
@@ -534,7 +569,7 @@ def _write(connection: Connection, known: Collection[UsageKey], changes: Iterabl
             limits[change.key] = after
     # Lock the usage rows last, so that charges do not wait for the writes before.
     tables.set_limits(connection, limits, known)
-    moves.set_parents(connection, placed["add project"], placed["move project"])
+    moves.set_parents(connection, placed["add project"], placed["move project"], refuse)
 
 
 def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterable[RecordedChange]) -> list[Violation]:

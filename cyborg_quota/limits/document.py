@@ -9,6 +9,7 @@
       children:
       - id: physics
         limits: {gpu: 30}
+        minimums: {gpu: 8}
       overrides:
       - {resource: gpu, limit: 40, from: 2026-12-01T08:00Z, until: 2026-12-05T18:00Z, reason: workshop}
 
@@ -32,6 +33,7 @@ from cyborg_quota import exceptions, validation
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import (
+    MAX_AMOUNT,
     MAX_LIMIT,
     MAX_REASON_CHARS,
     UNLIMITED,
@@ -81,6 +83,17 @@ _TOTALS: Final[Mapping[str, Any]] = {
         "maximum": MAX_LIMIT,
     },
 }
+_MINIMUMS: Final[Mapping[str, Any]] = {
+    "description": "a mapping of resources to minimums",
+    "type": ["object", "null"],
+    "propertyNames": _NAME,
+    "additionalProperties": {
+        "description": f"an integer from 0 to {MAX_AMOUNT}",
+        "type": "integer",
+        "minimum": 0,
+        "maximum": MAX_AMOUNT,
+    },
+}
 _TIME: Final[Mapping[str, Any]] = {"description": "a time as in 2026-12-01T08:00Z"}
 """(Of any type here: YAML itself parses a date and most forms of a time. _moment checks it.)"""
 _OVERRIDES: Final[Mapping[str, Any]] = {
@@ -120,6 +133,7 @@ SCHEMA: Final[Mapping[str, Any]] = {
                 "id": _NAME,
                 "limits": _LIMITS,
                 "pods": _PODS,
+                "minimums": _MINIMUMS,
                 "overrides": _OVERRIDES,
                 "children": _PROJECTS,
             },
@@ -157,6 +171,7 @@ class Document:
     parents: Mapping[str, str | None]
     new_overrides: Sequence[NewOverride] = ()
     totals: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
+    minimums: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
     @property
     def resources(self) -> set[str]:
@@ -164,6 +179,7 @@ class Document:
         given = [*self.defaults.items(), *self.totals.items()]
         given += [(key.resource, limit) for key, limit in self.project_limits.items()]
         limited = {resource for resource, limit in given if limit is not None}
+        limited.update(resource for some in self.minimums.values() for resource in some)
         return limited | {one.resource for one in self.new_overrides}
 
 
@@ -224,6 +240,7 @@ def read(value: object) -> Document:
     project_limits: dict[UsageKey, int | None] = {}
     parents: dict[str, str | None] = {}
     new_overrides: list[NewOverride] = []
+    minimums: dict[str, Mapping[str, int]] = {}
     locations: dict[str, str] = {}
     todo = _entries("projects", top.get("projects"), None, 1)
     while todo:
@@ -238,6 +255,8 @@ def read(value: object) -> Document:
         parents[project_id] = parent_id
         for resource, limit in (project.get("limits") or {}).items():
             project_limits[UsageKey(project_id, resource)] = limit
+        if project.get("minimums"):
+            minimums[project_id] = project["minimums"]
         for pod, limits in (project.get("pods") or {}).items():
             for resource, limit in (limits or {}).items():
                 project_limits[UsageKey(project_id, resource, pod)] = limit
@@ -246,7 +265,8 @@ def read(value: object) -> Document:
             for index, entry in enumerate(project.get("overrides") or ())
         ]
         todo += _entries(f"{location}.children", project.get("children"), project_id, level + 1)
-    return Document(top.get("defaults") or {}, project_limits, parents, new_overrides, top.get("total") or {})
+    totals = top.get("total") or {}
+    return Document(top.get("defaults") or {}, project_limits, parents, new_overrides, totals, minimums)
 
 
 def _override(location: str, entry: Mapping[str, Any], project_id: str) -> NewOverride:
@@ -359,8 +379,14 @@ def _shown(value: object) -> str:
     return safe_repr(value)
 
 
-def write(tree: LimitTree, live: Collection[LimitOverride] = (), totals: Collection[TotalLimit] = ()) -> dict[str, Any]:
+def write(
+    tree: LimitTree,
+    live: Collection[LimitOverride] = (),
+    totals: Collection[TotalLimit] = (),
+    minimums: Mapping[UsageKey, int] | None = None,
+) -> dict[str, Any]:
     """The document of everything that is set, and of the whole tree. ``live``: the overrides that have not ended."""
+    kept = grouped((minimums or {}).items(), lambda item: item[0].project_id)
     limits: dict[str, dict[str, int]] = {}
     spans = {name: list(map(_written, some)) for name, some in grouped(live, lambda one: one.project_id).items()}
     pods: dict[str, dict[str, dict[str, int]]] = {}
@@ -374,6 +400,7 @@ def write(tree: LimitTree, live: Collection[LimitOverride] = (), totals: Collect
         fields = {
             "id": project_id,
             "limits": limits.get(project_id),
+            "minimums": {key.resource: minimum for key, minimum in sorted(kept.get(project_id, ()))},
             "pods": pods.get(project_id),
             "overrides": spans.get(project_id),
             "children": [entry(child) for child in tree.children_of.get(project_id, ())],

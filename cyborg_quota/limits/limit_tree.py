@@ -148,6 +148,17 @@ def rows(
             limit = limit_if_missing if limit is None else limit
             now = counters.get(UsageKey(name, resource), Counters())
             found.append(
-                TreeRow(name, tree.parents.get(name), depth, resource, limit, now.used, now.subtree, now.reserved)
+                TreeRow(
+                    name,
+                    tree.parents.get(name),
+                    depth,
+                    resource,
+                    limit,
+                    now.used,
+                    now.subtree,
+                    now.reserved,
+                    now.minimum,
+                    now.promised,
+                )
             )
     return found

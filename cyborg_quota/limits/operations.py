@@ -25,7 +25,16 @@ from cyborg_quota.surface.operations import (
     nullable,
     part,
 )
-from cyborg_quota.types import SUBJECTS, UNLIMITED, HistoryEntry, LimitOverride, RecordedChange, Resource, ResourceKey
+from cyborg_quota.types import (
+    SUBJECTS,
+    TOTAL,
+    UNLIMITED,
+    HistoryEntry,
+    LimitOverride,
+    RecordedChange,
+    Resource,
+    ResourceKey,
+)
 
 _QUOTA: Final = "/v2/quotas/{project_id}"
 _PROJECT: Final = (
@@ -75,6 +84,32 @@ def beyond_capacity(caller: Any, resources: Iterable[str]) -> list[str]:
         for one in capacity.report(caller.elevated, list(resources))
         if not 0 <= one.promised <= one.capacity
     ]
+
+
+def warnings_of_minimums(caller: Any, project_id: str, minimums: Mapping[str, int]) -> list[str]:
+    """A sentence for each of these minimums that may not be reached: what bounds the siblings is missing, or too high.
+
+    Of the capacity, for an admin only.
+    """
+    capacity = caller.engine.subjects.get("capacity") if validation.is_admin(caller.context) else None
+    bounds = caller.engine.limits.bounds_of_minimums(caller.elevated, project_id, list(minimums))
+    exists = {one.resource: one.capacity for one in capacity.report(caller.elevated, list(bounds))} if capacity else {}
+    warnings = []
+    for resource, bound in bounds.items():
+        if not minimums[resource]:
+            continue
+        if bound is None:
+            warnings.append(
+                f"{resource}: no limit bounds what other projects take, so that this minimum promises nothing; set a "
+                "limit of a project above, or a total"
+            )
+        elif bound[1] > exists.get(resource, bound[1]):
+            owner = "all projects" if bound[0] == TOTAL else f"project {bound[0]}"
+            warnings.append(
+                f"{resource}: the limit of {owner} is {bound[1]}, and {exists[resource]} exist, so that capacity may "
+                "refuse what this minimum promises"
+            )
+    return warnings
 
 
 def preview(

@@ -14,7 +14,7 @@ from cyborg_quota.db import clock, overrides, paging, path_state, pods, projects
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import limit_defaults, project_limits
 from cyborg_quota.db.prepared import chunks, insert_many
-from cyborg_quota.types import TOTAL, LimitRecord, Page, TotalLimit, UsageKey
+from cyborg_quota.types import TOTAL, Counters, LimitRecord, Page, TotalLimit, UsageKey
 from cyborg_quota.types.limits import Holding
 
 _OF_PROJECTS: Final = project_limits.c.project_id != TOTAL
@@ -140,8 +140,12 @@ def read_totals(connection: Connection) -> list[TotalLimit]:
     """All limits over all projects (see db/charges.py), by resource, with what all projects hold."""
     limit = project_limits.c
     query = sa.select(limit.resource, limit.hard_limit).where(limit.project_id == TOTAL).order_by(limit.resource)
-    held = {key.resource: counters.subtree for key, counters in usages.read(connection, [TOTAL]).items()}
-    return [TotalLimit(resource, limit, held.get(resource, 0)) for resource, limit in connection.execute(query)]
+    rows = usages.read(connection, [TOTAL])
+    return [
+        TotalLimit(resource, limit, now.subtree, now.promised)
+        for resource, limit in connection.execute(query)
+        for now in [rows.get(UsageKey(TOTAL, resource), Counters())]
+    ]
 
 
 def set_limits(connection: Connection, limits: Mapping[UsageKey, int | None], known: Collection[UsageKey]) -> None:

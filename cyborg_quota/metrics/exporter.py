@@ -39,6 +39,8 @@ _OF_PROJECT: Final = {
     "reserved": "What a project has reserved (in flight).",
     "subtree": "What a project and all its descendants have in use and reserved.",
     "fits": "The largest amount that a reserve of the project would be granted. No series: no limit bounds it.",
+    "minimum": "What a project, with all its descendants, can always reach. No series: no minimum is set.",
+    "promised": "What the minimums of descendants keep beyond what is in use and reserved there. No series: 0.",
 }
 """{gauge: its help text}; each is a field of ProjectMetrics."""
 

@@ -67,12 +67,17 @@ _DETAILS: Final = (
         operator.itemgetter("override"),
         is_sparse=True,
     ),
+    Column("Minimum", formats.NonZero, operator.methodcaller("get", "minimum"), is_sparse=True),
 )
 _TOTALS: Final = (*_LIMITS, *entries(held="Held"))
 _SUBTREE: Final = (*_LIMITS, *entries(in_use="In Use", subtree="Subtree"))
 _TREE: Final = (
     *_LIMITS,
     *entries(in_use="In Use", hierarchical_usage="Hierarchical Usage", subtree="Subtree"),
+    *(
+        Column(title, formats.NonZero, operator.methodcaller("get", name), is_sparse=True)
+        for name, title in (("minimum", "Minimum"), ("promised", "Promised"))
+    ),
 )
 _NODES: Final = (*entries(depth="Depth", project_id="Project ID", parent_id="Parent ID"), *_TREE)
 _CHANGES: Final = entries(
@@ -226,35 +231,50 @@ def _set(
     reason: str | None,
     force: bool,
     pod: str | None,
+    minimum: bool,
     dry_run: bool,
     **scope: bool,
 ) -> list[Mapping[str, Any]]:
     path = _path(run, project_id, project_domain, pod, **scope)
     if not limits:
         raise exceptions.CommandError("Give a limit, as in gpu=20.")
+    if minimum and ((pod, start, until) != (None, None, None) or project_id is None or force):
+        raise exceptions.CommandError(
+            "--minimum needs a project, and cannot be combined with --pod, --from, --until and --force."
+        )
     if scope["default"] and force:
         raise exceptions.CommandError("--force cannot be combined with --default.")
     span = _given(start=start and start.isoformat(), until=until and until.isoformat())
     if span and (until is None or pod is not None or path.startswith("/quota_")):
         raise exceptions.CommandError("--from needs --until, which needs a project, and no --pod.")
+    if minimum:
+        body = _given(minimums=limits, dry_run=dry_run or None, reason=reason)
+        changes = _planned(run, run.client.call("PUT", f"{path}/minimums", body))
+        return changes if dry_run else []
     if dry_run:
         owner = urllib.parse.unquote(path.rpartition("/")[2]) if path.startswith("/quotas/") else None
         wanted = _given(quota=limits, project_id=owner, total=scope["total"] or None, pod=pod, **span)
-        answer = run.client.call("POST", "/quota_preview", wanted)
-        run.status = int(bool(answer["problems"]))
-        for problem in answer["problems"]:
-            run.log.error("Not allowed: %s.", problem)
-        changes: list[Mapping[str, Any]] = answer["changes"]
-        return changes
+        return _planned(run, run.client.call("POST", "/quota_preview", wanted))
     if span:
         override = {"quota": limits, **span}
         body = _given(override=override, force=force or None, reason=reason)
         answer = run.client.call("POST", f"{path}/overrides", body)
     else:
         answer = run.client.call("PUT", path, _given(quota=limits, force=force or None, reason=reason, pod=pod))
+    _planned(run, answer)
+    return []
+
+
+def _planned(run: Run, answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The changes of an answer. Says what would refuse them, and what to know of them."""
+    problems = answer.get("problems", ())
+    run.status = int(bool(problems))
+    for problem in problems:
+        run.log.error("Not allowed: %s.", problem)
     for warning in answer.get("warnings", ()):
         run.log.warning(warning)
-    return []
+    changes: list[Mapping[str, Any]] = answer.get("changes", [])
+    return changes
 
 
 SetQuota = generate(
@@ -286,6 +306,11 @@ SetQuota = generate(
             "--force",
             action="store_true",
             help="Permit limits below what the project holds, and the ID of a project that Keystone does not have.",
+        ),
+        Argument(
+            "--minimum",
+            action="store_true",
+            help="The amounts are minimums: what the project, with all below it, can always reach.",
         ),
         Argument("--dry-run", action="store_true", help="Write nothing; show what would change (admin only)."),
     ),
@@ -356,7 +381,8 @@ def _check(
 def _over(one: Mapping[str, Any], project_id: str) -> Over:
     """A violation of a check of this project, whose text is that of the error of a reserve."""
     owner = TOTAL if one["project_id"] is None else one["project_id"]
-    figures = {name: one[name] for name in ("resource", "scope", "limit", "requested", "reserved", "subtree")}
+    names = ("resource", "scope", "limit", "requested", "reserved", "subtree")
+    figures = {**{name: one[name] for name in names}, "promised": one.get("promised", 0)}
     return Over(owner, **figures, used=one["in_use"], pod=one.get("pod"), is_ancestor=owner != project_id)
 
 

@@ -58,6 +58,9 @@ OptionalProject: Final = _shown({None: "", TOTAL: "(total)"})
 Optional: Final = _shown({None: ""})
 """A value that may be missing: null, or an empty cell in a table."""
 
+NonZero: Final = _shown({None: "", 0: ""})
+"""An amount that most rows do not have: a table shows nothing for 0."""
+
 OptionalLimit: Final = _shown({None: "", UNLIMITED: "unlimited"})
 """A limit that may be missing: null, or an empty cell in a table."""
 

@@ -36,17 +36,18 @@ class Tree:
         check: Check | None = None,
         *,
         operation: str | None = None,
+        refuse: tables.Refuse | None = None,
     ) -> None:
         """Move these projects, with their descendants, below their parents (None: make them roots), in one transaction.
 
         Adds projects and parents that are not known. ``operation``: see HistoryEntry. Raises ProjectRefused,
-        DatabaseUnavailable, and the errors of ``check``.
+        DatabaseUnavailable, and the errors of ``check`` and of ``refuse`` (tree/tables.py).
         """
 
         def work(connection: Connection) -> tuple[bool, RecordedChanges | None]:
             if check is not None:
                 check(connection)
-            return True, _set_parents(connection, wanted, author, operation)
+            return True, _set_parents(connection, wanted, author, operation, refuse)
 
         until_stable(lambda: self._history.change(self._database, work))
         self.paths.forget_all()
@@ -71,7 +72,11 @@ class Tree:
 
 
 def _set_parents(
-    connection: Connection, wanted: Mapping[str, str | None], author: Author, operation: str | None
+    connection: Connection,
+    wanted: Mapping[str, str | None],
+    author: Author,
+    operation: str | None,
+    refuse: tables.Refuse | None,
 ) -> RecordedChanges | None:
     named = {*wanted, *(parent_id for parent_id in wanted.values() if parent_id is not None)}
     before = projects.edges_above(connection, named)
@@ -82,5 +87,5 @@ def _set_parents(
     ]
     recorded = change_log.record(connection, author, changes, operation=operation)
     moved = {name: wanted[name] for name in wanted if name in before and before[name] != wanted[name]}
-    tables.set_parents(connection, {name: wanted.get(name) for name in named - before.keys()}, moved)
+    tables.set_parents(connection, {name: wanted.get(name) for name in named - before.keys()}, moved, refuse)
     return recorded

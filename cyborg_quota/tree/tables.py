@@ -11,27 +11,29 @@ project if Keystone has another parent. The rules are those of projects.py. The 
     everything possible is computed before this part, and it consists of few statements: each locks or changes
     ROWS_PER_STATEMENT rows (prepared.py).
 
-The usage in a moved project's subtree, without that of descendants that are moved too, is subtracted from the totals of
-all its old ancestors, and added to those of all its new ones. The totals over all projects (db/charges.py) stay.
-A row that would be negative has drifted, and is recounted, as at a release.
+What a moved project passes on to the rows above it, without that of descendants that are moved too, is subtracted from
+all its old ancestors, and added to all its new ones. The totals over all projects (db/charges.py) stay, unless a
+minimum (db/minimums.py) makes a row pass on more than it holds. A row that would be negative has drifted, and is
+recounted, as at a release.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, projects, usages
-from cyborg_quota.db.charges import Edges, ancestors
+from cyborg_quota.db import charges, minimums, projects, usages
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.types import UsageKey
+from cyborg_quota.db.projects import Edges, ancestors
+from cyborg_quota.types import TOTAL, Counters, UsageKey
+
+Refuse = Callable[[sa.Connection, Mapping[UsageKey, Counters]], None]
+"""Raises an error if a row may not count this much, after a move of projects with minimums."""
 
 
-def set_parents(connection: sa.Connection, added: Edges, moved: Edges) -> None:
+def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: Refuse | None = None) -> None:
     """Insert the projects ``added``, and move the existing projects ``moved``, below their parents (None: roots).
 
     The transaction must already be serialized with other tree changes (see limits.py). Raises DBDuplicateEntry if an
@@ -59,17 +61,37 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     rows = _insert_missing_rows(connection, present, moved, new_ancestors)
     projects.set_parents(connection, moved)
     # (The rows that were just inserted are zero, so their usage need not move.)
-    plan = _plan(rows, [key for key in present if key.project_id in moved], old_ancestors, new_ancestors)
-    changing = {part.usage_id for part in plan}.union(*([*part.leaves, *part.enters] for part in plan))
-    changed = {key: usage_id for key, usage_id in rows.items() if usage_id in changing}
+    moving = [key for key in present if key.project_id in moved]
+    keeping = usages.keeping(connection, touched, {key.resource for key in moving})
+    bent = {key.resource_key for key, counters in keeping.items() if counters.minimum}
+    rows.update(charges.rows_of_totals(connection) if bent else {})
+    changing = set(moving)
+    for key in moving:
+        old, new = (
+            {key._replace(project_id=name) for name in (*above[key.project_id], TOTAL)}
+            for above in (old_ancestors, new_ancestors)
+        )
+        # What leaves a row on both paths enters it again, unless a row below it has a minimum.
+        changing |= old | new if key.resource_key in bent else old ^ new
+    # (These rows exist, unless one was deleted by hand; heal recreates it.)
+    changed = {key: rows[key] for key in changing if key in rows}
     order = charges.in_lock_order(connection, changed, before)
     # From here on, charges of these projects wait.
-    subtrees = charges.lock(connection, order)
-    amounts = _totals(plan, subtrees)
-    drifted = {usage_id for usage_id, amount in amounts.items() if subtrees[usage_id] + amount < 0}
-    usages.add_to_subtrees(connection, {key: amount for key, amount in amounts.items() if key not in drifted})
-    usages.renew_generations(connection, [part.usage_id for part in plan])
-    charges.recount_upwards(connection, [key for key, usage_id in rows.items() if usage_id in drifted])
+    locked = charges.lock(connection, order)
+    now_counted = {key: locked[row_id] for key, row_id in changed.items() if row_id in locked}
+    then = minimums.moved(now_counted, moving, before, after)
+    if refuse is not None and any(now_counted[key].keeps for key in moving):
+        refuse(connection, {key: one for key, one in then.items() if one.counted > now_counted[key].counted})
+    drifted = [key for key, one in then.items() if one.subtree < 0 or one.promised < 0]
+    for column in ("subtree", "promised"):
+        amounts = {rows[key]: getattr(one, column) - getattr(now_counted[key], column) for key, one in then.items()}
+        usages.add_to_many(
+            connection,
+            column,
+            {rows[key]: amounts[rows[key]] for key in then if amounts[rows[key]] and key not in drifted},
+        )
+    usages.renew_generations(connection, [rows[key] for key in moving])
+    charges.recount_upwards(connection, drifted)
 
 
 def _insert_missing_rows(
@@ -81,59 +103,3 @@ def _insert_missing_rows(
     missing = sorted(needed - set(rows))
     usages.insert_zeros(connection, missing)
     return {**rows, **usages.row_ids(connection, {key.project_id for key in missing})}
-
-
-@dataclasses.dataclass(slots=True)
-class _Part:
-    """A usage row of a moved project, by id, and the ids of the rows from and to whose totals its usage moves.
-
-    ``carrier`` is the row of the nearest old ancestor that is moved too. The usage of this row is subtracted from what
-    moves with the carrier, so that it is not counted twice.
-    """
-
-    usage_id: int
-    carrier: int | None
-    leaves: list[int]
-    enters: list[int]
-
-
-def _plan(
-    rows: Mapping[UsageKey, int],
-    moving: Iterable[UsageKey],
-    old_ancestors: Mapping[str, Sequence[str]],
-    new_ancestors: Mapping[str, Sequence[str]],
-) -> list[_Part]:
-    plan = []
-    for key in moving:
-        project_id = key.project_id
-        carrier = next((above for above in old_ancestors[project_id] if above in old_ancestors), None)
-        # The total of an ancestor on both paths does not change.
-        old, new = set(old_ancestors[project_id]), set(new_ancestors[project_id])
-        left = (key._replace(project_id=above) for above in old - new)
-        plan.append(
-            _Part(
-                rows[key],
-                None if carrier is None else rows.get(key._replace(project_id=carrier)),
-                # (These rows exist, unless one was deleted by hand; heal recreates it.)
-                [rows[above] for above in left if above in rows],
-                [rows[key._replace(project_id=above)] for above in new - old],
-            )
-        )
-    return plan
-
-
-def _totals(plan: Sequence[_Part], subtrees: Mapping[int, int]) -> dict[int, int]:
-    """The changes of ``subtree`` that the moves cause, by the id of the usage row."""
-    amounts = Counter({part.usage_id: subtrees[part.usage_id] for part in plan})
-    for part in plan:
-        if part.carrier is not None:
-            amounts[part.carrier] -= subtrees[part.usage_id]
-    changes: Counter[int] = Counter()
-    for part in plan:
-        amount = amounts[part.usage_id]
-        if amount:
-            for usage_id in part.leaves:
-                changes[usage_id] -= amount
-            for usage_id in part.enters:
-                changes[usage_id] += amount
-    return {usage_id: amount for usage_id, amount in changes.items() if amount}

@@ -243,14 +243,30 @@ class Constraint:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Counters:
-    """The three counters of a usage row. ``subtree``: used + reserved, summed over the project and its descendants."""
+    """The counters of a usage row. ``subtree``: used + reserved, summed over the project and its descendants.
+
+    ``promised``: what the minimums of descendants keep beyond that. ``minimum``: that of the project itself.
+    """
 
     used: int = 0
     reserved: int = 0
     subtree: int = 0
+    promised: int = 0
+    minimum: int = 0
+
+    @property
+    def counted(self) -> int:
+        """What a limit of the subtree bounds: see db/minimums.py."""
+        return self.subtree + self.promised
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the project, or one below it, has a minimum that it passes on."""
+        return bool(self.minimum or self.promised)
 
     def __str__(self) -> str:
-        return f"used {self.used}, reserved {self.reserved}, subtree {self.subtree}"
+        promised = f", promised {self.promised}" if self.promised else ""
+        return f"used {self.used}, reserved {self.reserved}, subtree {self.subtree}{promised}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -317,7 +333,7 @@ class UsageRecord:
 
     ``headroom`` is None if the list was read without it, or if the limits are unknown. ``pod``: the usage in this pod,
     and the limit there; None: in all. ``override``: the one that determines the limit. ``is_own``: it, or a limit, is
-    set for the project. Only get_detail reads these.
+    set for the project. Only get_detail reads these. ``minimum``, ``promised``: as of Counters; only with headrooms.
     """
 
     project_id: str
@@ -327,6 +343,8 @@ class UsageRecord:
     pod: str | None = None
     override: ActiveOverride | None = None
     is_own: bool = False
+    minimum: int = 0
+    promised: int = 0
 
     @property
     def lacks_limit(self) -> bool:
@@ -346,7 +364,8 @@ class Over:
     admin sees the usage of an ancestor. ``requested``: the amount, summed over the claims of the call. ``pod``: of a
     limit per pod; "" if the context may not see its name; None: the limit applies over all pods. ``fits``: in the
     result of ``check``, the largest amount of the resource that would be granted at the same moment; otherwise None.
-    ``is_ancestor``: the limit of an ancestor of the project that asks.
+    ``is_ancestor``: the limit of an ancestor of the project that asks. ``promised``: what minimums of projects below
+    keep there beyond ``subtree``. ``kept``: how much of that the project that asks can take.
 
     The other bounds have the scope ``counter`` (``limit`` is MAX_AMOUNT), or ``project`` and the limit None: this
     project has no limit, so that nothing can be reserved.
@@ -363,13 +382,17 @@ class Over:
     pod: str | None = dataclasses.field(default=None, compare=False)
     fits: int | None = dataclasses.field(default=None, compare=False)
     is_ancestor: bool = dataclasses.field(default=False, compare=False)
+    promised: int = dataclasses.field(default=0, compare=False)
+    kept: int = dataclasses.field(default=0, compare=False)
 
     @classmethod
-    def of(cls, constraint: Constraint, requested: int, now: Counters, subtree: int | None, project_id: str) -> Over:
+    def of(cls, constraint: Constraint, requested: int, now: Counters, project_id: str, kept: int) -> Over:
         """What exceeds this constraint. ``project_id``: the project that asks."""
-        key, counters = constraint.key, (now.used, now.reserved, subtree)
+        key, is_own = constraint.key, constraint.scope in ("project", "counter")
+        counters = now.used, now.reserved, None if is_own else now.subtree
         over = cls(*key[:2], constraint.scope, constraint.limit, requested, *counters, key.pod or None)
-        return dataclasses.replace(over, is_ancestor=key.project_id != project_id)
+        promised = 0 if is_own else now.promised
+        return dataclasses.replace(over, is_ancestor=key.project_id != project_id, promised=promised, kept=kept)
 
     @property
     def key(self) -> UsageKey:
@@ -396,7 +419,7 @@ class Over:
         if self.scope != "total":
             owner, subtree = f"project {self.project_id}", self.subtree if counts_descendants else None
             figures = {"used": self.used, "reserved": self.reserved, "subtree": subtree}
-        figures |= {"requested": self.requested, "fits": self.fits}
+        figures |= {"promised": self.promised or None, "requested": self.requested, "fits": self.fits}
         pod = "" if self.pod is None else f" in pod {self.pod}" if self.pod else " in one pod"
         shown = [f"{name} {figure}" for name, figure in figures.items() if figure is not None]
         words = " (project and its descendants)" if counts_descendants else ""
@@ -484,11 +507,15 @@ class LimitRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TotalLimit:
-    """The limit of a resource over all projects. ``held``: used + reserved of all projects."""
+    """The limit of a resource over all projects. ``held``: used + reserved of all projects.
+
+    ``promised``: what minimums keep beyond that.
+    """
 
     resource: str
     limit: int
     held: int
+    promised: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -542,16 +569,16 @@ class LimitOverride:
 Value = str | int | Mapping[str, Any] | None
 """What the history has before or after a change; None: it did not exist, or does not any more."""
 
-Subject = Literal["limit", "override", "project", "provider", "inventory", "pod"]
-SUBJECTS: Final[tuple[Subject, ...]] = ("limit", "override", "project", "provider", "inventory", "pod")
+Subject = Literal["limit", "minimum", "override", "project", "provider", "inventory", "pod"]
+SUBJECTS: Final[tuple[Subject, ...]] = ("limit", "minimum", "override", "project", "provider", "inventory", "pod")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordedChange:
-    """One change of a limit, of an override, of the parent of a project, of a provider, of an inventory or of a pod.
+    """One change of a limit, a minimum, an override, the parent of a project, a provider, an inventory or a pod.
 
-    ``action`` is a verb and the subject: set limit, unset limit; set override, cancel override; add project, move
-    project, remove project; the same verbs with provider, inventory and pod.
+    ``action`` is a verb and the subject: set limit, unset limit; set minimum; set override, cancel override; add project,
+    move project, remove project; the same verbs with provider, inventory and pod.
 
     For a limit, ``before`` and ``after`` are its values (None: not set), and ``project_id`` None means the default of
     the resource. For an override, they are its limit, None before it was made and after it was cancelled. For a parent,

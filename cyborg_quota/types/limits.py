@@ -12,7 +12,10 @@ from cyborg_quota.types import MAX_REASON_CHARS, UNLIMITED, Author, HistoryEntry
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TreeRow:
-    """A project in the tree and its figures for one resource. ``available`` is limit - subtree.
+    """A project in the tree and its figures for one resource. ``available`` is limit - subtree - promised.
+
+    ``minimum``: what the project, with all below it, can always reach. ``promised``: what minimums below keep there
+    beyond ``subtree``.
 
     ``hierarchical_usage`` is what its descendants hold, without the project itself (source: CERN, nested quota models).
     ``limit`` is None if no limit applies and a reserve is therefore refused. ``available`` is None if ``limit`` is
@@ -29,6 +32,8 @@ class TreeRow:
     used: int
     subtree: int
     reserved: int = 0
+    minimum: int = 0
+    promised: int = 0
 
     @property
     def hierarchical_usage(self) -> int:
@@ -36,7 +41,7 @@ class TreeRow:
 
     @property
     def available(self) -> int | None:
-        return None if self.limit is None or self.limit == UNLIMITED else self.limit - self.subtree
+        return None if self.limit is None or self.limit == UNLIMITED else self.limit - self.subtree - self.promised
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +74,8 @@ class Violation:
 
     ``kind``: the sentence without a full stop, with {parent}, {child} and the names of ``figures`` in their places.
     ``parent``, ``child``: the ids of the projects that it names; a reader who may not see a project does not get its
-    id. ``above``: the parent of ``parent``. ``when``: from when on it would be violated; empty: from now on.
+    id. ``above``: the parent of ``parent``. ``hidden``: the sentence for a reader who may not see ``parent``, if it is
+    another one. ``when``: from when on it would be violated; empty: from now on.
     """
 
     kind: str
@@ -78,12 +84,15 @@ class Violation:
     figures: Mapping[str, object] = dataclasses.field(default_factory=dict)
     above: str | None = None
     when: str = ""
+    hidden: str = ""
 
     def sentence(self, may_see: MaySee = lambda _project_id, _parent_id: True) -> str:
         """The sentence for a reader who may see these projects."""
-        parent = self.parent if self.parent is None or may_see(self.parent, self.above) else "another project"
+        is_seen = self.parent is None or may_see(self.parent, self.above)
+        parent = self.parent if is_seen else "another project"
         child = self.child if self.child is None or may_see(self.child, self.parent) else "a child"
-        return self.kind.format(parent=parent, child=child, **self.figures) + self.when
+        kind = self.kind if is_seen else self.hidden or self.kind
+        return kind.format(parent=parent, child=child, **self.figures) + self.when
 
     __str__ = sentence
 

@@ -12,7 +12,10 @@ from cyborg_quota.types.capacity import ResourceUse
 
 
 class ProjectMetrics(NamedTuple):
-    """The values of one resource of one project. ``limit`` None: unlimited. ``fits`` None: no limit bounds it."""
+    """The values of one resource of one project. ``limit`` None: unlimited. ``fits`` None: no limit bounds it.
+
+    ``minimum``, ``promised``: as of Counters; None: 0.
+    """
 
     project_id: str
     resource: str
@@ -21,6 +24,8 @@ class ProjectMetrics(NamedTuple):
     reserved: int
     subtree: int
     fits: int | None
+    minimum: int | None = None
+    promised: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

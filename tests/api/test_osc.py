@@ -81,7 +81,7 @@ class TestCommands(OscTestCase):
     def test_what_is_shown(self) -> None:
         self.assertEqual([("fpga", 0), ("gpu", 20)], self.rows(quota.ShowQuota, "higgs"))
         detail = self.rows(quota.ShowQuota, "--usage", "detector")
-        self.assertEqual(("gpu", 2, 2, 0, 0, "the project's limit", None, None), detail[1])
+        self.assertEqual(("gpu", 2, 2, 0, 0, "the project's limit", None, None, None), detail[1])
         self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 9})
         self.assertEqual([("gpu", 9, 9)], self.rows(quota.ShowQuota, "--total"))
         self.assertEqual(
@@ -91,8 +91,8 @@ class TestCommands(OscTestCase):
         self.assertEqual(["detector", "elsewhere", "higgs"], sorted({row[0] for row in listed}))
         self.assertIn(("detector", *detail[1][:4], "own"), listed)
         nodes = self.rows(quota.ListQuota, "--tree", "higgs")
-        self.assertIn((0, "higgs", "physics", "gpu", 20, 5, 2, 8), nodes)
-        self.assertIn((1, "detector", "higgs", "gpu", 2, 2, 0, 2), nodes)
+        self.assertIn((0, "higgs", "physics", "gpu", 20, 5, 2, 8, None, None), nodes)
+        self.assertIn((1, "detector", "higgs", "gpu", 2, 2, 0, 2, None, None), nodes)
 
     def test_what_is_in_force(self) -> None:
         self.engine.limits.set_limit(base.ADMIN, "fpga", 5)
@@ -210,7 +210,7 @@ class TestCommands(OscTestCase):
         self.engine.limits.unset_limit(base.ADMIN, "gpu", "elsewhere")
         self.engine.limits.unset_limit(base.ADMIN, "gpu")
         [_, gpu] = self.rows(quota.ShowQuota, "--usage", "elsewhere")
-        self.assertEqual((9, "the override", "2999-01-01T00:00:00Z", None), (gpu[1], *gpu[5:]))
+        self.assertEqual((9, "the override", "2999-01-01T00:00:00Z", None, None), (gpu[1], *gpu[5:]))
         self.assertIn("| 2999-01-01T00:00:00Z | not set |", self.table(quota.ShowQuota, "--usage", "elsewhere")[2])
         self.assertIn(
             "| gpu | not set | 0 | 0 | 0 | no limit is set |", self.table(quota.ShowQuota, "--usage", "unknown")

@@ -54,7 +54,9 @@ class KeystoneDownTest(base.CliTestCase):
             [("p1", "gpu", None, 2, 0, None, None, None), ("p2", "gpu", None, 0, 3, None, None, None)], rows
         )
         rows = [tuple(row.values()) for row in self.unknown("show", "--usage", "p1", "-f", "json").json]
-        self.assertEqual([("p1", "fpga", None, 0, 0, *[None] * 5), ("p1", "gpu", None, 2, 0, *[None] * 5)], rows)
+        self.assertEqual(
+            [("p1", "fpga", None, 0, 0, *[None] * 5, 0, 0), ("p1", "gpu", None, 2, 0, *[None] * 5, 0, 0)], rows
+        )
 
     def test_usage_list_as_a_table(self) -> None:
         line = "| p1         | gpu      | unknown |    2 |        0 | unknown   | unknown | unknown  |"

@@ -23,6 +23,8 @@ TREE = [
     "hierarchical_usage",
     "subtree_used",
     "available",
+    "minimum",
+    "promised",
 ]
 
 
@@ -254,9 +256,9 @@ class LimitTest(LimitTestCase):
         self.assertEqual([TREE] * 3, [list(row) for row in rows])
         self.assertEqual(
             [
-                ("atlas", None, 0, "gpu", 100, 0, 25, 25, 75),
-                ("physics", "atlas", 1, "gpu", 30, 25, 0, 25, 5),
-                ("higgs", "physics", 2, "gpu", 10, 0, 0, 0, 10),
+                ("atlas", None, 0, "gpu", 100, 0, 25, 25, 75, 0, 0),
+                ("physics", "atlas", 1, "gpu", 30, 25, 0, 25, 5, 0, 0),
+                ("higgs", "physics", 2, "gpu", 10, 0, 0, 0, 10, 0, 0),
             ],
             [tuple(row.values()) for row in rows],
         )

@@ -61,10 +61,14 @@ class UsageTest(base.CliTestCase):
         self.assertEqual([], self.good("check", "gpu=2", "fpga=1", "p1"))
         ended = self.call("check", "gpu=3", "fpga=2", "p1", "-f", "json")
         self.assertEqual((1, ""), (ended.status, ended.err))
-        expected = ["project_id", "resource", "scope", "limit", "used", "reserved", "subtree", "requested", "fits"]
+        expected = ["project_id", "resource", "scope", "limit", "used", "reserved", "subtree", "promised"]
+        expected += ["requested", "fits"]
         self.assertEqual([[*expected, "pod"]] * 2, [list(row) for row in ended.json])
         self.assertEqual(
-            [("p1", "fpga", "project", 1, 0, 0, None, 2, 1, None), ("p1", "gpu", "project", 2, 0, 0, None, 3, 2, None)],
+            [
+                ("p1", "fpga", "project", 1, 0, 0, None, 0, 2, 1, None),
+                ("p1", "gpu", "project", 2, 0, 0, None, 0, 3, 2, None),
+            ],
             [tuple(row.values()) for row in ended.json],
         )
         self.assertEqual([], self.good("list", "--usage"))

@@ -104,6 +104,8 @@ OWN: dict[str, Call] = {
     "set_limit": lambda engine: engine.limits.set_limit(base.ADMIN, "gpu", 1, "p7"),
     "unset_limit": lambda engine: engine.limits.unset_limit(base.ADMIN, "gpu", "p7"),
     "set_limits": lambda engine: engine.limits.set_limits(base.ADMIN, {"gpu": 1}, "p7"),
+    "set_minimums": lambda engine: engine.limits.set_minimums(base.ADMIN, {"gpu": 0}, "p7"),
+    "bounds_of_minimums": lambda engine: engine.limits.bounds_of_minimums(base.ADMIN, "p7", ["gpu"]),
     "set_overrides": lambda engine: engine.limits.set_overrides(base.ADMIN, {"gpu": 1}, "p7", another_end()),
     "cancel_overrides": cancel_override,
 }
@@ -136,6 +138,7 @@ REST: dict[str, tuple[str, str, str, Any]] = {
     "list_quota_reservations, of a child": (PARENT, "GET", "/v2/quota_reservations?project_id=p7&limit=5", None),
     "get_quota, of a child": (PARENT, "GET", QUOTA, None),
     "set_quota": (PARENT, "PUT", QUOTA, SETS),
+    "set_quota_minimums": (PARENT, "PUT", f"{QUOTA}/minimums", {"minimums": {"gpu": 0}}),
     "set_quota_override": (
         PARENT,
         "POST",

@@ -44,7 +44,7 @@ class TestMetrics(test_limits.LimitsTestCase):
         self.assertEqual(ProjectMetrics("decays", "gpu", 9, 4, 0, 4, 5), found["decays", "gpu"])
         self.assertEqual(ProjectMetrics("higgs", "gpu", 15, 3, 0, 7, 8), found["higgs", "gpu"])
         self.assertEqual(ProjectMetrics("physics", "gpu", 30, 0, 0, 9, 21), found["physics", "gpu"])
-        self.assertEqual((None, 0, 5, 5, None), found["web", "fpga"][2:])
+        self.assertEqual((None, 0, 5, 5, None, None, None), found["web", "fpga"][2:])
         for (project_id, resource), row in found.items():
             [record] = [one for one in self.engine.get_detail(base.Context(project_id)) if one.resource == resource]
             self.assertEqual(record.usage.limit, UNLIMITED if row.limit is None else row.limit)

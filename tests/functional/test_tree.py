@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent import futures
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, projects
+from cyborg_quota.db import projects
 from cyborg_quota.tree import changes as tree_changes
 from tests import base, fixtures, trees
 
@@ -62,7 +62,7 @@ class TestTreeFromLimitDriver(base.LedgerTestCase):
 
     def path_of(self, project_id: str) -> Sequence[str] | None:
         self.asked.append(project_id)
-        return [project_id, *charges.ancestors(project_id, self.parents)] if project_id in self.parents else None
+        return [project_id, *projects.ancestors(project_id, self.parents)] if project_id in self.parents else None
 
     def test_a_charge_puts_the_project_there_first(self) -> None:
         """With its usage. Calls that no limit can refuse do not read limits."""

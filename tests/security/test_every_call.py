@@ -80,6 +80,7 @@ BY_RULE: dict[str, dict[str, Any]] = {
     "set_limit": {"resource": "gpu", "limit": 5, "project_id": VICTIM},
     "unset_limit": {"resource": "gpu", "project_id": VICTIM},
     "set_limits": {"limits": {"gpu": 5}, "project_id": VICTIM},
+    "set_minimums": {"minimums": {"gpu": 1}, "project_id": VICTIM},
     "set_overrides": {"limits": {"gpu": 5}, "project_id": VICTIM, "until": datetime.datetime(2999, 1, 1)},
 }
 ADMINISTRATION: dict[str, dict[str, Any]] = {
@@ -111,6 +112,7 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "count_total_limits_held": {"resources": ["gpu"]},
     "tree_page": {"project_id": VICTIM},
     "list_defaults": {},
+    "bounds_of_minimums": {"project_id": VICTIM, "resources": ["gpu"]},
 }
 CAPACITY: dict[str, dict[str, Any]] = {
     "add_provider": {"name": "n2"},
@@ -304,7 +306,7 @@ class TestTheTable(EveryCallTestCase):
             "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "parents",
             "allow_unknown_limits", "with_headroom", "reason", "since", "marker", "ids", "start", "until",
             "provider", "amounts", "expected", "known_as", "replaced", "redacted", "replace", "to_project",
-            "bundle", "consumers",  # (of list_by_consumer, which is an administrator's)
+            "minimums", "force", "bundle", "consumers",  # (of list_by_consumer, which is an administrator's)
             "seconds", "subject", "user_id", "oldest_first", "generation",  # (user_id is an administrator's)
             "pod", "projects",  # (only a name that the policy rule allows; a number of list_pod_limits)
         }  # fmt: skip

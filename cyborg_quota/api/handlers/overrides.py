@@ -20,6 +20,7 @@ def set_override(call: Call) -> Json:
         parse_time("until", wanted),
         start=parse_time("start", wanted),
         reason=call.body.get("reason"),
+        force=call.body.get("force", False),
     )
     # Several overrides have no address of their own but that of their list.
     call.headers["Location"] = f"{call.url}/{made[0].id}" if len(made) == 1 else call.url

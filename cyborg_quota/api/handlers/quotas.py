@@ -111,7 +111,13 @@ def _over(row: TreeRow) -> Json:
         "limit": row.limit,
         "in_use": row.used,
         "subtree": row.subtree,
+        **kept(row, "promised"),
     }
+
+
+def kept(record: Any, *names: str) -> Json:
+    """The minimum and what is promised to minimums, where there are any."""
+    return {name: getattr(record, name) for name in names if getattr(record, name)}
 
 
 def preview(call: Call) -> Json:
@@ -189,6 +195,7 @@ def _detail(record: UsageRecord, *, is_stored: bool) -> Json:
         "bound_by": bound,
         "override": override and {"until": moment(override.until), "otherwise": override.otherwise},
         "in_force": _in_force(is_overridden=override is not None, is_own=record.is_own) if is_stored else None,
+        **kept(record, "minimum"),
     }
 
 
@@ -216,7 +223,13 @@ def set_limits(call: Call) -> Json:
         }
         refuse_below_usage(limits, held)
     call.engine.limits.set_limits(
-        call.context, limits, call.project_id, pod=pod, reason=call.body.get("reason"), generation=_generation(call)
+        call.context,
+        limits,
+        call.project_id,
+        pod=pod,
+        reason=call.body.get("reason"),
+        generation=_generation(call),
+        force=call.body.get("force", False),
     )
     if pod is None:
         given = {resource: limit for resource, limit in limits.items() if limit is not None}
@@ -253,6 +266,7 @@ def _violation(over: Over, *, in_pod: bool) -> Json:
         "in_use": over.used,
         "reserved": over.reserved,
         "subtree": over.subtree,
+        **kept(over, "promised"),
         **({"pod": over.pod} if in_pod else {}),
     }
 

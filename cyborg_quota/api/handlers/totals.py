@@ -30,7 +30,8 @@ def set_totals(call: Call) -> Json:
         refuse_below_usage(
             limits, {name: (held, f"{held} in use and reserved by all projects") for name, held in sums.items()}
         )
-    call.engine.limits.set_total_limits(call.elevated, limits, reason=call.body.get("reason"))
+    given = {"reason": call.body.get("reason"), "force": call.body.get("force", False)}
+    call.engine.limits.set_total_limits(call.elevated, limits, **given)
     return with_warnings(call, get_totals(call), call.body["quota"])
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from cyborg_quota import exceptions, policy
 from cyborg_quota.api.call import Call, Json
 from cyborg_quota.api.errors import Refused
-from cyborg_quota.api.handlers.quotas import limit_of
+from cyborg_quota.api.handlers.quotas import kept, limit_of
 from cyborg_quota.limits import operations
 from cyborg_quota.types.limits import TreeRow
 
@@ -46,6 +46,7 @@ def _node(call: Call) -> Json:
     node["depth"] = 0
     for figures in node["quota"].values():
         del figures["subtree"], figures["hierarchical_usage"]
+        figures.pop("promised", None)
     return node
 
 
@@ -72,6 +73,7 @@ def _figures(row: TreeRow) -> Json:
         "in_use": row.used,
         "hierarchical_usage": row.hierarchical_usage,
         "subtree": row.subtree,
+        **kept(row, "minimum", "promised"),
     }
 
 

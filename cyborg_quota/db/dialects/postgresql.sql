@@ -16,7 +16,7 @@ BEGIN
             SET reserved = reserved + p_reserved[i], used = used + p_used[i], subtree = subtree + p_subtree[i],
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = p_ids[i] AND generation = p_generations[i]
-                AND used + reserved <= p_max_held[i] AND subtree <= p_max_subtree[i]
+                AND used + reserved <= p_max_held[i] AND subtree + promised <= p_max_subtree[i]
                 AND clock_timestamp() - p_until[i] * interval '1 microsecond' < '1970-01-01 UTC'
                 AND reserved + p_reserved[i] >= 0 AND used + p_used[i] >= 0 AND subtree + p_subtree[i] >= 0;
         IF NOT FOUND THEN

@@ -32,6 +32,8 @@ sa.Table(
     sa.Column("reserved", sa.Integer, nullable=False),
     sa.Column("used", sa.Integer, nullable=False),
     sa.Column("subtree", sa.BigInteger, nullable=False),
+    sa.Column("minimum", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("promised", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("notified_level", sa.SmallInteger, nullable=False, server_default="0"),
     sa.PrimaryKeyConstraint("id", name="pk_quota_usages"),
@@ -39,6 +41,8 @@ sa.Table(
     sa.CheckConstraint("reserved >= 0", name="ck_quota_usages_reserved"),
     sa.CheckConstraint("used >= 0", name="ck_quota_usages_used"),
     sa.CheckConstraint("subtree >= 0", name="ck_quota_usages_subtree"),
+    sa.CheckConstraint("minimum >= 0", name="ck_quota_usages_minimum"),
+    sa.CheckConstraint("promised >= 0", name="ck_quota_usages_promised"),
     sqlite_autoincrement=True,
     **column_types.TABLE,
 )

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Minimums: what a project, with everything below it, can always reach, whatever its siblings do. Pure.
+
+A minimum is a standing claim on the parent. A usage row counts, and a limit bounds::
+
+    counted = its own use + the sum over its children of max(counted, minimum)
+
+The row has the two parts of it: ``subtree``, what is in use there, and ``promised``, what the minimums below keep
+beyond that. Within its minimum, a project adds to ``subtree`` of the rows above, and takes as much from ``promised``.
+
+So what a row passes on depends on its counters: they are read after all rows of the charge are locked. Where no row of
+a path has a minimum, all that is added is passed on, and ``promised`` does not change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import TypeVar
+
+from cyborg_quota.db.projects import Edges, ancestors
+from cyborg_quota.types import TOTAL, Counters, UsageKey
+
+K = TypeVar("K", int, UsageKey)
+
+
+def spread(added: Mapping[K, int], rows: Mapping[K, Counters], upwards: Iterable[tuple[K, K | None]]) -> Counter[K]:
+    """What is added to what each row counts. ``added``: what is added to these rows themselves.
+
+    ``upwards``: each row, deepest first, and the row above it (None: nothing is passed on).
+    """
+    total = Counter(added)
+    for key, above in upwards:
+        if above is not None and total[key]:
+            row = rows[key]
+            before, after = (max(counted, row.minimum) for counted in (row.counted, row.counted + total[key]))
+            # (Without a minimum, also where counters have drifted.)
+            total[above] += after - before if row.minimum else total[key]
+    return total
+
+
+def moved(
+    rows: Mapping[UsageKey, Counters], moving: Collection[UsageKey], before: Edges, after: Edges
+) -> dict[UsageKey, Counters]:
+    """The counters of rows after those that are ``moving`` have left the rows above them, and have entered others.
+
+    ``before``, ``after``: the tree. What a row above counts besides them stays. Counters that have drifted may become
+    negative.
+    """
+    in_use = _changes({key: Counters(subtree=row.subtree) for key, row in rows.items()}, moving, before, after)
+    counted = _changes(rows, moving, before, after)
+    return {
+        key: dataclasses.replace(
+            row, subtree=row.subtree + in_use[key], promised=row.promised + counted[key] - in_use[key]
+        )
+        for key, row in rows.items()
+    }
+
+
+def _changes(
+    rows: Mapping[UsageKey, Counters], moving: Collection[UsageKey], before: Edges, after: Edges
+) -> Counter[UsageKey]:
+    left, entered = _upwards(rows, before), _upwards(rows, after)
+    apart = [(key, None if key in moving else above) for key, above in left]
+    changes = spread(_passed_on(left, rows, moving, -1), rows, apart)
+    between = {key: dataclasses.replace(row, subtree=row.subtree + changes[key]) for key, row in rows.items()}
+    changes.update(spread(_passed_on(entered, between, moving, 1), between, entered))
+    return changes
+
+
+_Upwards = list[tuple[UsageKey, "UsageKey | None"]]
+
+
+def _upwards(rows: Collection[UsageKey], edges: Edges) -> _Upwards:
+    """The rows, deepest first, each with the row above it. The total over all projects is above the roots."""
+
+    def depth(key: UsageKey) -> int:
+        return -1 if key.project_id == TOTAL else len(ancestors(key.project_id, edges))
+
+    found: _Upwards = []
+    for key in sorted(rows, key=depth, reverse=True):
+        above = key._replace(project_id=edges.get(key.project_id) or TOTAL)
+        found.append((key, above if above in rows and above != key else None))
+    return found
+
+
+def _passed_on(
+    upwards: _Upwards, rows: Mapping[UsageKey, Counters], moving: Collection[UsageKey], sign: int
+) -> Counter[UsageKey]:
+    """What the moving rows take from the rows above them, or add to them."""
+    added: Counter[UsageKey] = Counter()
+    for key, above in upwards:
+        if key in moving and above is not None:
+            added[above] += sign * max(rows[key].counted, rows[key].minimum)
+    return added

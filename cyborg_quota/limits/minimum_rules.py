@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of minimums: refuses what could not keep them. db/minimums.py says what they are, and how they are counted.
+
+A minimum is refused if a limit above could not keep it beside what is used and promised there; so is a move of it. A
+limit that is lowered below what is promised is refused, unless the caller forces it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import charges, minimums, path_state, pods, projects, usages
+from cyborg_quota.db.database import Connection
+from cyborg_quota.db.path_state import ProjectPath
+from cyborg_quota.ledger.limit_source import LimitDriver, PathLimits
+from cyborg_quota.limits.limit_tree import LimitTree
+from cyborg_quota.types import (
+    TOTAL,
+    UNLIMITED,
+    Counters,
+    RecordedChange,
+    ResourceKey,
+    UsageKey,
+)
+from cyborg_quota.types.limits import Violation
+
+_ABOVE_LIMIT: Final = "the minimum of {child} in {key} would be {minimum}; its limit is {limit}"
+_NOT_KEPT: Final = (
+    "{parent} can keep {room} more {key}: limit {limit}, used {used}, promised {promised}; {needed} more are needed"
+)
+_NOT_KEPT_IN_TOTAL: Final = _NOT_KEPT.replace("{parent}", "all projects together")
+_NOT_KEPT_HIDDEN: Final = "{parent} cannot keep {needed} more {key}"
+_BELOW_MINIMUM: Final = "the limit of {child} in {key} would be {limit}; its minimum is {minimum}"
+_BELOW_PROMISED: Final = (
+    "the limit of {child} in {key} would be {limit}; there, {used} are used and {promised} promised"
+)
+
+Limits = Mapping[UsageKey, int]
+"""The limits of what rows count, by row; without those that are unlimited."""
+
+
+def plan(
+    path: Sequence[str], rows: Mapping[UsageKey, Counters], limits: Limits, wanted: Mapping[str, int]
+) -> tuple[list[RecordedChange], dict[UsageKey, int], list[Violation]]:
+    """Setting the minimums ``wanted`` (by resource) of the project ``path[0]``.
+
+    ``rows``: those of the project and above. Returns the changes, what is added to what each row counts, and what
+    refuses it.
+    """
+    changes: list[RecordedChange] = []
+    growth: dict[UsageKey, int] = {}
+    problems: list[Violation] = []
+    for resource, minimum in sorted(wanted.items()):
+        keys = [UsageKey(project_id, resource) for project_id in path]
+        keys += [key for key in [UsageKey(TOTAL, resource)] if key in rows]
+        leaf, row = keys[0], rows.get(keys[0], Counters())
+        if row.minimum != minimum:
+            changes.append(RecordedChange("set minimum", leaf.project_id, resource, row.minimum, minimum))
+        counters = {key: rows.get(key, Counters()) for key in keys}
+        added = max(row.counted, minimum) - max(row.counted, row.minimum)
+        upwards = [*itertools.pairwise(keys[1:]), *((key, None) for key in keys[-1:])]
+        growth |= minimums.spread({keys[1]: added} if keys[1:] else {}, counters, upwards)
+        if minimum > limits.get(leaf, minimum):
+            figures = {"key": leaf.resource_key, "minimum": minimum, "limit": limits[leaf]}
+            problems.append(Violation(_ABOVE_LIMIT, path[1] if path[1:] else None, leaf.project_id, figures))
+    problems += not_kept({key: (rows.get(key, Counters()), added) for key, added in growth.items()}, limits, path)
+    return changes, growth, problems
+
+
+def not_kept(growth: Mapping[UsageKey, tuple[Counters, int]], limits: Limits, path: Sequence[str]) -> list[Violation]:
+    """The rows whose limit could not keep what is added to what they count.
+
+    ``growth``: the counters, and what is added.
+    """
+    parents = dict(itertools.pairwise(path))
+    found = []
+    for key, (row, needed) in sorted(growth.items()):
+        limit = limits.get(key)
+        if limit is None or needed <= 0 or row.counted + needed <= limit:
+            continue
+        figures = {"key": key.resource_key, "limit": limit, "used": row.subtree, "promised": row.promised}
+        figures |= {"room": max(0, limit - row.counted), "needed": needed}
+        kind = _NOT_KEPT_IN_TOTAL if key.project_id == TOTAL else _NOT_KEPT
+        above = parents.get(key.project_id)
+        found.append(Violation(kind, key.project_id, None, figures, above=above, hidden=_NOT_KEPT_HIDDEN))
+    return found
+
+
+def limits_of(bounds: Iterable[PathLimits]) -> dict[UsageKey, int]:
+    """The limits of what rows count, from those of charges."""
+    found: dict[UsageKey, int] = {}
+    for one in (constraint for limits in bounds for constraint in limits.constraints):
+        if one.limit != UNLIMITED:
+            found[one.key] = min(one.limit, found.get(one.key, one.limit))
+    return found
+
+
+def refuse_move(source: LimitDriver, connection: Connection, then: Mapping[UsageKey, Counters]) -> None:
+    """Raise LimitRefused if the limits of these rows could not keep what they would count after a move: tree/tables.py.
+
+    The transaction has moved the projects, and sees their new parents.
+    """
+    states = path_state.read_states(connection, {key.project_id for key in then} - {TOTAL})[1]
+    limits = limits_of(source.bounds(states, {key.resource for key in then}))
+    now = usages.read(connection, {key.project_id for key in then}, {key.resource_key for key in then})
+    grown = {key: (now[key], one.counted - now[key].counted) for key, one in then.items() if key in now}
+    if problems := not_kept(grown, limits, ()):
+        raise exceptions.LimitRefused(problems, ())
+
+
+def problems_of_limits(
+    connection: Connection, after: LimitTree, changes: Sequence[RecordedChange], missing: int | None
+) -> list[Violation]:
+    """The limits that these changes lower below a minimum, or below what is used and promised.
+
+    ``missing``: the limit where none is set; None: nothing can be reserved there.
+    """
+    lowered = [one for one in changes if one.resource is not None and one.pod is None and not _raises(one)]
+    owners = {one.project_id for one in lowered}
+    named = None if None in owners else sorted(str(project_id) for project_id in owners)
+    rows = usages.keeping(connection, named, {str(one.resource) for one in lowered}) if lowered else {}
+    found = []
+    for one in lowered:
+        for key, row in sorted(rows.items()):
+            if key.resource != one.resource or one.project_id not in (key.project_id, None):
+                continue
+            if one.project_id is None and (key in after.project_limits or key.project_id == TOTAL):
+                continue  # (the default does not apply to it)
+            limit: Any = one.after if one.override else after.limit(*key[:2])
+            limit = (missing or 0) if limit is None else limit
+            figures = {"key": key.resource_key, "limit": limit, "minimum": row.minimum}
+            figures |= {"used": row.subtree, "promised": row.promised}
+            kind = _BELOW_MINIMUM if limit < row.minimum else _BELOW_PROMISED
+            if limit != UNLIMITED and (limit < row.minimum or (row.promised and limit < row.counted)):
+                found.append(Violation(kind, after.parents.get(key.project_id), key.project_id, figures))
+    return found
+
+
+def refuse_totals(connection: Connection, changes: Sequence[RecordedChange], *, force: bool) -> None:
+    """Raise LimitRefused if these changes lower a total limit below what is used and promised, unless forced."""
+    lowered = {UsageKey(TOTAL, str(one.resource)): one.after for one in changes if not _raises(one)}
+    rows = usages.keeping(connection, [TOTAL], [key.resource for key in lowered]) if lowered else {}
+    found = []
+    for key, row in sorted(rows.items()):
+        limit = lowered[key]
+        if isinstance(limit, int) and limit < row.counted:
+            figures = {"key": key.resource_key, "limit": limit, "used": row.subtree, "promised": row.promised}
+            found.append(Violation(_BELOW_PROMISED.replace("{child}", "all projects"), None, None, figures))
+    refuse([] if force else found, changes)
+
+
+def clear(connection: Connection, project_id: str) -> list[RecordedChange]:
+    """Set all minimums of a project without children to 0, before it is removed. Returns the changes."""
+    rows = usages.keeping(connection, [project_id])
+    if not rows:
+        return []
+    pods.end_bindings(connection, project_id)  # (locked before usage rows: see tables.forget_project)
+    projects.lock_many(connection, [project_id])
+    path = path_state.read_path(connection, project_id, [key.resource_key for key in rows])
+    return write(connection, path, {}, {key.resource: 0 for key in rows})
+
+
+def write(connection: Connection, path: ProjectPath, limits: Limits, wanted: Mapping[str, int]) -> list[RecordedChange]:
+    """Set minimums of the first project of ``path``, whose limits these are. Returns the changes.
+
+    The project must be locked. Raises LimitRefused, and charges.Refused if the path or its limits are out of date.
+    """
+    nodes = [node for resource in sorted(wanted) for node in path.charged[ResourceKey(resource)]]
+    rows = {node.key: row for node, row in zip(nodes, charges.lock_rows(connection, nodes), strict=True)}
+    changes, growth, problems = plan(path.project_ids, rows, limits, wanted)
+    for node in nodes:
+        if not usages.charge(connection, usages.Posting(node, promised=growth.get(node.key, 0), until=path.until)):
+            raise charges.Refused
+        if node.project_id == path.project_ids[0]:
+            usages.set_minimum(connection, node.usage_id, wanted[node.resource])
+    refuse(problems, changes)
+    return changes
+
+
+def _raises(change: RecordedChange) -> bool:
+    before, after = change.before, change.after
+    is_lower = not isinstance(after, int) or not isinstance(before, int) or UNLIMITED < after < before
+    return after == UNLIMITED or (before != UNLIMITED and not is_lower)
+
+
+def refuse(problems: Sequence[Violation], changes: Sequence[RecordedChange]) -> None:
+    if problems:
+        raise exceptions.LimitRefused(problems, changes)

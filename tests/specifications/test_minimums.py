@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Minimums: what a project can always reach, whatever its siblings do; on every database.
+
+Delimiter's define_resource(name, max, min, ...), Cyborg's quota specification ("prevent situation where users in a
+project get starved"), and Kueue's issue 1224, as tests. G1, G2 and H1 after random calls, and in races of processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import random
+from typing import Any
+
+from cyborg_quota import exceptions
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models import Flat
+from cyborg_quota.types import TOTAL
+from tests import base
+from tests.base import ADMIN
+from tests.functional import test_limits
+from tests.race.workers import PATIENT, once, race
+
+RACERS = 8
+
+
+class Subtrees(Flat):
+    """Each limit is one of the subtree, whatever the limits of others are."""
+
+    bounds_subtree = True
+
+
+class MinimumsTestCase(test_limits.LimitsTestCase):
+    policy = Subtrees
+    initial = InitialLimits(child=None, root=None)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.set(None, -1)
+
+    def keep(self, project_id: str, minimum: int, resource: str = "gpu") -> None:
+        self.admin.set_minimums(ADMIN, {resource: minimum}, project_id)
+        self.assert_invariants()
+
+    def refuse(self, project_id: str, amount: int) -> exceptions.OverQuota:
+        context = base.Context(project_id)
+        return self.assertRaises(exceptions.OverQuota, self.quotas.reserve, context, {"gpu": amount})
+
+    def give_back(self, project_id: str) -> None:
+        """Release all that a project holds."""
+        rows = _live(self.engine, project_id)
+        self.quotas.release(base.Context(project_id), [row.uuid for row in rows])
+
+    def promised(self, project_id: str) -> int:
+        query = "SELECT promised FROM quota_usages WHERE project_id = :p AND resource = 'gpu'"
+        return int(self.fetch(query, p=project_id)[0][0])
+
+
+class TestScenarios(MinimumsTestCase):
+    policy = Flat
+
+    def test_a_project_that_asks_late_gets_its_minimum(self) -> None:
+        """4 devices, two projects with the limit 4: without a minimum, the first one takes all."""
+        self.set(None, 4)
+        self.admin.set_total_limits(ADMIN, {"gpu": 4})
+        self.hold("first", 4)
+        self.refuse("second", 1)
+        self.give_back("first")
+        self.keep("second", 2)
+        error = self.refuse("first", 3)
+        self.assertEqual([(TOTAL, 2)], [(over.project_id, over.promised) for over in error.overs])
+        self.hold("first", 2)
+        self.hold("second", 2)
+        self.refuse("second", 1)
+        self.refuse("first", 1)
+        self.give_back("second")
+        self.refuse("first", 1)
+        self.keep("second", 0)
+        self.hold("first", 2)
+
+    def test_delimiter(self) -> None:
+        """define_resource("gpu", max=10, min=2, user_max=6, user_min=1): the project keeps 2, a user in it 1."""
+        self.make_tree({"project": None, "user": "project", "other": "project"})
+        self.admin.set_total_limits(ADMIN, {"gpu": 12})
+        for project_id, most, least in (("project", 10, 2), ("user", 6, 1), ("other", 6, 0)):
+            self.set(project_id, most)
+            self.keep(project_id, least)
+        self.hold("elsewhere", 10)
+        self.refuse("elsewhere", 1)
+        self.hold("other", 1)
+        self.refuse("other", 1)
+        self.hold("user", 1)
+
+
+class TestTree(MinimumsTestCase):
+    """Kueue's example: a cohort of 20, of which one team keeps some, and does not lend what it does not use."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make_tree({"cohort": None, "a": "cohort", "b": "cohort"})
+        self.set("cohort", 20)
+
+    def test_siblings_cannot_take_what_is_kept(self) -> None:
+        self.keep("a", 8)
+        self.assertEqual(8, self.promised("cohort"))
+        self.hold("b", 12)
+        error = self.refuse("b", 1)
+        self.assertIn("promised 8", str(error))
+        self.assertNotIn("project a,", str(error))
+        self.assertEqual(12, self.subtrees()["cohort"])
+        self.hold("a", 5)
+        self.assertEqual((3, 17), (self.promised("cohort"), self.subtrees()["cohort"]))
+        self.hold("a", 3)
+        self.assertEqual(["cohort"], self.blockers("a"))
+        self.give_back("a")
+        self.assertEqual((8, 12), (self.promised("cohort"), self.subtrees()["cohort"]))
+        self.assertEqual([], self.blockers("a", 8))
+        self.assertEqual(["cohort"], self.blockers("b"))
+
+    def test_a_minimum_is_refused_that_cannot_be_kept(self) -> None:
+        self.hold("b", 12)
+        self.keep("a", 5)
+        error = self.assertRaises(exceptions.LimitRefused, self.admin.set_minimums, ADMIN, {"gpu": 9}, "a")
+        self.assertEqual(
+            ["cohort can keep 3 more gpu: limit 20, used 12, promised 5; 4 more are needed"], error.problems
+        )
+        self.keep("a", 8)
+        self.set("b", 12)
+        error = self.assertRaises(exceptions.LimitRefused, self.admin.set_minimums, ADMIN, {"gpu": 13}, "b")
+        self.assertIn("the minimum of b in gpu would be 13; its limit is 12", error.problems)
+        self.keep("b", 12)  # what it holds already
+        self.give_back("b")
+        self.assertEqual((20, 0), (self.promised("cohort"), self.subtrees()["cohort"]))
+
+    def test_a_dry_run_writes_nothing(self) -> None:
+        [change] = self.admin.set_minimums(ADMIN, {"gpu": 8}, "a", dry_run=True)
+        self.assertEqual(("set minimum", 0, 8), (change.action, change.before, change.after))
+        self.assertRaises(exceptions.LimitRefused, self.admin.set_minimums, ADMIN, {"gpu": 21}, "a", dry_run=True)
+        self.assertEqual([], self.fetch("SELECT * FROM quota_usages"))
+
+    def test_limits_that_could_not_keep_it_are_refused(self) -> None:
+        self.hold("b", 5)
+        self.keep("a", 8)
+        for project_id, limit, problem in (
+            ("a", 7, "the limit of a in gpu would be 7; its minimum is 8"),
+            ("cohort", 12, "the limit of cohort in gpu would be 12; there, 5 are used and 8 promised"),
+        ):
+            error = self.assertRaises(exceptions.LimitRefused, self.admin.set_limits, ADMIN, {"gpu": limit}, project_id)
+            self.assertIn(problem, error.problems)
+        self.set("cohort", 13)
+        self.admin.set_limits(ADMIN, {"gpu": 12}, "cohort", force=True)
+        self.set("cohort", 12)
+        self.assertEqual(["cohort"], [row.project_id for row in self.admin.list_over(ADMIN)])
+        self.assertEqual([], self.blockers("a", 8))
+        self.assertEqual(["cohort"], self.blockers("b"))
+
+    def test_a_total_cannot_be_lowered_below_it(self) -> None:
+        self.admin.set_total_limits(ADMIN, {"gpu": 20})
+        self.keep("cohort", 8)
+        error = self.assertRaises(exceptions.LimitRefused, self.admin.set_total_limits, ADMIN, {"gpu": 7})
+        self.assertIn("all projects", error.problems[0])
+        self.admin.set_total_limits(ADMIN, {"gpu": 7}, force=True)
+        self.assertEqual([], self.blockers("cohort", 8))
+
+    def test_a_move_takes_it_along(self) -> None:
+        self.make_tree({"other": None})
+        self.set("other", 10)
+        self.keep("a", 8)
+        self.hold("a", 2)
+        self.hold("other", 3)
+        error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, ADMIN, "a", "other")
+        self.assertIn("other can keep 7 more gpu: limit 10, used 3, promised 0; 8 more are needed", error.problems)
+        self.set("other", 11)
+        self.admin.move_project(ADMIN, "a", "other")
+        self.assert_invariants()
+        self.assertEqual((0, 6), (self.promised("cohort"), self.promised("other")))
+        self.assertEqual(["other"], self.blockers("other"))
+        self.assertEqual([], self.blockers("a", 6))
+
+    def test_a_project_that_is_removed_keeps_nothing(self) -> None:
+        self.keep("a", 8)
+        self.admin.remove_project(ADMIN, "a")
+        self.assert_invariants()
+        self.assertEqual(0, self.promised("cohort"))
+        actions = [entry.action for entry in self.admin.history(ADMIN, "a")]
+        self.assertEqual(["remove project", "set minimum", "set minimum", "add project"], actions)
+
+    def test_a_transfer_does_not_take_what_is_kept(self) -> None:
+        self.set("cohort", 8)
+        self.keep("a", 8)
+        self.quotas.reserve(base.Context("a"), {"gpu": 8}, consumer="c")
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.transfer, ADMIN, "b", "a", consumer="c")
+        self.assertEqual(["cohort"], [over.project_id for over in error.overs])
+        self.admin.set_limits(ADMIN, {"gpu": 16}, "cohort")
+        self.quotas.transfer(ADMIN, "b", "a", consumer="c")
+        self.assertEqual((8, 8), (self.promised("cohort"), self.subtrees()["cohort"]))
+
+    def test_a_tampered_counter_is_found_and_repaired(self) -> None:
+        self.keep("a", 8)
+        self.hold("a", 2)
+        self.execute("UPDATE quota_usages SET promised = 1 WHERE project_id = 'cohort'")
+        [drift] = self.engine.audit(ADMIN)
+        self.assertEqual((1, 6), (drift.recorded and drift.recorded.promised, drift.expected.promised))
+        self.engine.heal(ADMIN)
+        self.assert_invariants()
+        self.execute("UPDATE quota_usages SET promised = 1 WHERE project_id = 'cohort'")
+        self.hold("a", 6)  # (promised would be negative: the row is recounted)
+
+    def test_without_a_limit_above_it_keeps_nothing(self) -> None:
+        self.make_tree({"alone": None})
+        self.set("alone", 9)
+        self.keep("alone", 5)
+        self.assertEqual({"gpu": None}, self.admin.bounds_of_minimums(ADMIN, "alone", ["gpu"]))
+        self.assertEqual({"gpu": ("cohort", 20)}, self.admin.bounds_of_minimums(ADMIN, "a", ["gpu"]))
+
+    def test_bad_input(self) -> None:
+        for minimums in ({}, [("gpu", 1)], {"gpu": -1}, {"gpu": 2**31}, {"gpu": "4"}, {"": 1}):
+            self.assertRaises(exceptions.InvalidRequest, self.admin.set_minimums, ADMIN, minimums, "a")  # type: ignore[arg-type]
+        self.assertRaises(exceptions.UnknownResource, self.admin.set_minimums, ADMIN, {"tpu": 1}, "a")
+        self.assertRaises(exceptions.NotAuthorized, self.admin.set_minimums, base.Context("a"), {"gpu": 1}, "a")
+
+
+class TestRandomCalls(MinimumsTestCase):
+    """G1 and H1 after each of many random calls."""
+
+    STEPS = 120
+
+    def test_each_call(self) -> None:
+        chance = random.Random(7)
+        names = ["r1", "r2", "a", "b", "c", "d"]
+        self.make_tree({"r1": None, "r2": None, "a": "r1", "b": "r1", "c": "a", "d": "a"})
+        self.admin.set_total_limits(ADMIN, {"gpu": 40})
+        granted = refused = 0
+        for _ in range(self.STEPS):
+            name, amount = chance.choice(names), chance.randint(1, 6)
+            try:
+                chance.choice([self._reserve] * 4 + [self._end] * 3 + [self._keep, self._limit, self._move])(
+                    name, amount, chance
+                )
+                granted += 1
+            except (exceptions.OverQuota, exceptions.LimitRefused, exceptions.ProjectRefused):
+                refused += 1
+            self.assert_invariants()
+            self._check_headroom(chance.choice(names))
+        self.assertGreater(min(granted, refused), 5)
+
+    def _reserve(self, name: str, amount: int, chance: random.Random) -> None:
+        uuids = self.engine.reserve(base.Context(name), {"gpu": amount})
+        if chance.random() < 0.7:
+            self.engine.commit(base.Context(name), uuids)
+
+    def _end(self, name: str, amount: int, chance: random.Random) -> None:
+        rows = _live(self.engine, name)
+        if rows:
+            self.engine.release(base.Context(name), [chance.choice(rows).uuid])
+
+    def _keep(self, name: str, amount: int, chance: random.Random) -> None:
+        self.admin.set_minimums(ADMIN, {"gpu": amount - 1}, name)
+
+    def _limit(self, name: str, amount: int, chance: random.Random) -> None:
+        self.admin.set_limits(ADMIN, {"gpu": amount * 4}, name, force=chance.random() < 0.5)
+
+    def _move(self, name: str, amount: int, chance: random.Random) -> None:
+        self.admin.move_project(ADMIN, name, chance.choice([None, "r1", "r2", "a", "b"]))
+
+    def _check_headroom(self, name: str) -> None:
+        fits = self.engine.headroom(base.Context(name), name)["gpu"].fits or 0
+        if fits:
+            self.engine.rollback(base.Context(name), self.engine.reserve(base.Context(name), {"gpu": fits}))
+            self.assert_invariants()
+        self.refuse(name, fits + 1)
+
+
+class TestRaces(MinimumsTestCase):
+    """Eight processes ask at once: for a sibling of the project with the minimum, and for that project."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make_tree({"cohort": None, "a": "cohort", "b": "cohort"})
+        self.set("cohort", 8)
+        self.keep("a", 4)
+
+    def engines(self) -> list[Any]:
+        return [self.make_limited(**PATIENT) for _ in range(RACERS)]
+
+    def test_what_is_kept_is_reached(self) -> None:
+        jobs = [
+            functools.partial(_ask, engine, "a" if number % 2 else "b", 2)
+            for number, engine in enumerate(self.engines())
+        ]
+        granted = race(*jobs)
+        self.assertEqual(8, sum(granted))
+        self.assertGreaterEqual(sum(granted[1::2]), 4)
+        self.assert_invariants()
+
+    def test_a_sum_that_is_read_first_does_not_keep_it(self) -> None:
+        """The naive control: read what is used and promised, compare, and charge without a limit."""
+        wait = once(RACERS)
+        granted = race(*(functools.partial(_ask_naively, engine, wait) for engine in self.engines()))
+        self.assertGreater(sum(granted), 4)
+        self.admin.unset_limit(ADMIN, "gpu", "cohort")  # (adopted beyond the limit)
+
+    def test_minimums_change_meanwhile(self) -> None:
+        engines = self.engines()
+        jobs = [
+            functools.partial(_attach, engine, name, seed)
+            for seed, (engine, name) in enumerate(zip(engines[:5], "abaab", strict=True))
+        ]
+        jobs += [functools.partial(_change, engines[5 + number], name, number) for number, name in enumerate("ab")]
+        jobs += [functools.partial(_move, engines[7])]
+        race(*jobs)
+        self.assert_invariants()
+        self.assertEqual([], self.engine.audit(ADMIN))
+
+
+def _live(engine: Any, project_id: str) -> list[Any]:
+    return [row for row in engine.list_reservations(ADMIN, project_id) if row.state in ("reserved", "committed")]
+
+
+def _ask(engine: Any, project_id: str, turns: int) -> int:
+    granted = 0
+    for _ in range(turns):
+        try:
+            engine.reserve(base.Context(project_id), {"gpu": 1})
+            granted += 1
+        except exceptions.OverQuota:
+            pass
+    return granted
+
+
+def _ask_naively(engine: Any, wait: Any) -> int:
+    rows = {row.project_id: row for row in engine.limits.tree(ADMIN, "cohort")}
+    promised = max(0, 4 - rows["a"].subtree)
+    is_granted = rows["cohort"].subtree + promised + 1 <= 8
+    wait()
+    if is_granted:
+        engine.adopt(ADMIN, [base.claim(f"naive{os.getpid()}", gpu=1)], "b")
+    return int(is_granted)
+
+
+def _attach(engine: Any, project_id: str, seed: int) -> None:
+    chance, context = random.Random(seed), base.Context(project_id)
+    for _ in range(15):
+        try:
+            uuids = engine.reserve(context, {"gpu": chance.randint(1, 3)})
+        except exceptions.OverQuota:
+            continue
+        chance.choice([engine.commit, engine.rollback])(context, uuids)
+        engine.release(context, uuids)
+
+
+def _change(engine: Any, project_id: str, seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(8):
+        with contextlib.suppress(exceptions.LimitRefused):
+            engine.limits.set_minimums(ADMIN, {"gpu": chance.randint(0, 4)}, project_id)
+
+
+def _move(engine: Any) -> None:
+    for parent_id in (None, "cohort") * 3:
+        with contextlib.suppress(exceptions.LimitRefused):
+            engine.limits.move_project(ADMIN, "b", parent_id)
