@@ -577,8 +577,8 @@ SUBJECTS: Final[tuple[Subject, ...]] = ("limit", "minimum", "override", "project
 class RecordedChange:
     """One change of a limit, a minimum, an override, the parent of a project, a provider, an inventory or a pod.
 
-    ``action`` is a verb and the subject: set limit, unset limit; set minimum; set override, cancel override; add project,
-    move project, remove project; the same verbs with provider, inventory and pod.
+    ``action`` is a verb and the subject: set limit, unset limit; set minimum; set override, cancel override; add
+    project, move project, remove project; the same verbs with provider, inventory and pod.
 
     For a limit, ``before`` and ``after`` are its values (None: not set), and ``project_id`` None means the default of
     the resource. For an override, they are its limit, None before it was made and after it was cancelled. For a parent,
