@@ -52,6 +52,10 @@ class Minimums(Projects):
         validation.refuse_unknown([resource for resource, amount in wanted.items() if amount], self._resources)
         author = Author() if dry_run else self._author(context, reason)
 
+        reported = self._source.path_of(named)
+        if reported is not None and not dry_run:
+            self._tree.follow(reported, str(self._source.tree_source))
+
         def attempt() -> list[RecordedChange] | None:
             parent_id = self._database.read(lambda connection: projects.parent_of(connection, named))
             if not self._authority.may_set(context, named, parent_id):

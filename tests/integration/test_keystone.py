@@ -399,6 +399,18 @@ class TestHierarchy(HierarchyTestCase):
         self.assertEqual((self.tree["physics"], 2, None), (seen.project_id, seen.limit, seen.used))
         self.assertEqual(5, self.quotas.get_usages(base.ADMIN, self.tree["higgs"])["gpu"].limit)
 
+    def test_a_minimum_is_kept_in_the_ledger(self) -> None:
+        self.set_limits(physics=4, higgs=4, simulation=4)
+        self.quotas.limits.set_minimums(base.ADMIN, {"gpu": 3}, self.tree["higgs"])
+        self.assertEqual([("physics", 4)], self.refused("simulation", 2))
+        self.assertEqual((1, "physics"), self.fits("simulation"))
+        self.reserve(self.tree["simulation"], 1)
+        self.reserve(self.tree["higgs"], 3)
+        error = self.assertRaises(
+            exceptions.LimitRefused, self.quotas.limits.set_minimums, base.ADMIN, {"gpu": 4}, self.tree["simulation"]
+        )
+        self.assertIn("can keep 0 more gpu: limit 4, used 4, promised 0; 3 more are needed", error.problems[0])
+
     def test_a_domain_is_limited_if_a_limit_is_set_for_it(self) -> None:
         self.keystone.register(self.service, "gpu", 1)
         self.set_limits(atlas=20, physics=20, higgs=20)

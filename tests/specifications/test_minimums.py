@@ -16,8 +16,9 @@ from typing import Any
 from cyborg_quota import exceptions
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
+from cyborg_quota.limits.sources.config import ConfigLimitDriver, NoopLimitDriver
 from cyborg_quota.types import TOTAL
-from tests import base
+from tests import base, fixtures
 from tests.base import ADMIN
 from tests.functional import test_limits
 from tests.race.workers import PATIENT, once, race
@@ -213,6 +214,11 @@ class TestTree(MinimumsTestCase):
         self.keep("alone", 5)
         self.assertEqual({"gpu": None}, self.admin.bounds_of_minimums(ADMIN, "alone", ["gpu"]))
         self.assertEqual({"gpu": ("cohort", 20)}, self.admin.bounds_of_minimums(ADMIN, "a", ["gpu"]))
+
+    def test_other_drivers_have_no_minimums(self) -> None:
+        for limits in (NoopLimitDriver(), ConfigLimitDriver({"gpu": 4})):
+            engine = fixtures.open_engine(self, self.url, limits)
+            self.assertRaises(exceptions.LimitsReadOnly, engine.limits.set_minimums, ADMIN, {"gpu": 1}, "a")
 
     def test_bad_input(self) -> None:
         for minimums in ({}, [("gpu", 1)], {"gpu": -1}, {"gpu": 2**31}, {"gpu": "4"}, {"": 1}):
