@@ -14,7 +14,7 @@ from cyborg_quota.db.database import Database
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.ledger.history import History
 from cyborg_quota.limits import changes as limit_changes
-from cyborg_quota.limits import tables
+from cyborg_quota.limits import minimum_rules, tables
 from cyborg_quota.limits.changes import LimitChanges
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.subject import Subject, admin_call
@@ -241,7 +241,12 @@ class Projects(Subject):
         # A project is placed after its ancestors, so that no batch closes a cycle, whatever a later batch moves.
         for batch in () if dry_run else chunks(moves, BATCH_PROJECTS):
             names = [str(change.project_id) for change in batch]
-            self._tree.set_parents({name: wanted[name] for name in names}, author, operation="import")
+            self._tree.set_parents(
+                {name: wanted[name] for name in names},
+                author,
+                operation="import",
+                refuse=functools.partial(minimum_rules.refuse_move, self._source),
+            )
             if progress is not None:
                 progress(len(batch))
         return moves

@@ -172,6 +172,7 @@ class TestTree(MinimumsTestCase):
         self.hold("other", 3)
         error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, ADMIN, "a", "other")
         self.assertIn("other can keep 7 more gpu: limit 10, used 3, promised 0; 8 more are needed", error.problems)
+        self.assertRaises(exceptions.LimitRefused, self.admin.import_projects, ADMIN, {"a": "other"})
         self.set("other", 11)
         self.admin.move_project(ADMIN, "a", "other")
         self.assert_invariants()
