@@ -38,7 +38,10 @@ class Minimums(Projects):
         limits no project together with others), and LimitRefused if a limit could not keep it, or if it is above the
         project's own limit. ``dry_run`` writes nothing, and returns or raises the same.
         """
-        named = validation.check_name("project_id", project_id)
+        named = validation.optional_name("project_id", project_id)
+        if named is None:
+            validation.admin_only(context, "set_minimums")
+            raise exceptions.InvalidName("project_id", None, "a default has no minimum")
         if not isinstance(minimums, Mapping) or not minimums:
             raise exceptions.InvalidRequest("Minimums must map resources to amounts, and name at least one.")
         wanted = {
@@ -53,13 +56,14 @@ class Minimums(Projects):
         author = Author() if dry_run else self._author(context, reason)
 
         reported = self._source.path_of(named)
-        if reported is not None and not dry_run:
-            self._tree.follow(reported, str(self._source.tree_source))
 
         def attempt() -> list[RecordedChange] | None:
             parent_id = self._database.read(lambda connection: projects.parent_of(connection, named))
+            parent_id = parent_id if reported is None else next(iter(reported[1:]), None)
             if not self._authority.may_set(context, named, parent_id):
                 raise exceptions.NotAuthorized("set_minimums", f"a context that the policy rule {policy.RULE} allows")
+            if reported is not None and not dry_run:
+                self._tree.follow(reported, str(self._source.tree_source))
             if not dry_run:
                 return self._set_minimums(named, parent_id, wanted, author)
             state = self._database.read(lambda connection: path_state.read(connection, named))

@@ -336,7 +336,7 @@ class TestCluster(test_base.BaseTestCase):
         for project_id in total_races.ROOTS:
             engines[0].reserve(base.Context(project_id), {"gpu": 1})
         self.end_connections(engines)
-        total_races.switch_while_processes_reserve(self, engines[0], engines * 2)
+        total_races.switch_while_processes_reserve(self, engines[0], engines)
         cluster_faults.wait_until_replicated(self.cluster)
         self.assertEqual([], engines[1].audit(base.ADMIN))
         with session(self.cluster.nodes[1].url_of("totals")) as connection:
