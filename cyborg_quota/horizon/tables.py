@@ -89,8 +89,8 @@ def resources_table(**options: Any) -> Any:
         "in_use": column(_("In Use"), classes=("hidden-xs",)),
         "reserved": column(_("Reserved"), classes=("hidden-xs",)),
         "fits": column(_("Fits"), texts.fits),
-        "minimum": column(_("Minimum"), lambda row: row.get("minimum"), classes=("hidden-xs",)),
         "bound_by": column(_("Bound By"), texts.bound_by),
+        "minimum": column(_("Minimum"), lambda row: row.get("minimum"), classes=("hidden-xs",)),
     }
     return make_table(
         "resources", _("Resources"), columns, key=operator.itemgetter("resource"), footer=False, **options
