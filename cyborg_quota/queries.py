@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from cyborg_quota import exceptions, validation
@@ -131,7 +132,10 @@ class Queries(Subject):
         """
         project_id = validation.project_of(context, project_id)
         _, in_pod = self._provider_choice(context, project_id, None, pod)
-        return self._driver.headroom.read_detail(project_id, self._resources.names(), in_pod)
+        records = self._driver.headroom.read_detail(project_id, self._resources.names(), in_pod)
+        if validation.is_admin(context):
+            return records
+        return [dataclasses.replace(one, promised=0) for one in records]  # (of its descendants)
 
     @admin_call
     def list_usages(

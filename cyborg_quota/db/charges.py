@@ -111,7 +111,15 @@ def _with_promises(postings: Sequence[Posting], rows: Sequence[Counters]) -> lis
     upwards = sorted(postings, key=lambda posting: usages.deepest_first(posting.node))
     counters = {posting.node.usage_id: row for posting, row in zip(postings, rows, strict=True)}
     counted = minimums.spread(grown, counters, ((one.node.usage_id, one.above) for one in upwards))
-    return [dataclasses.replace(one, promised=counted[one.node.usage_id] - one.subtree) for one in postings]
+    added = []
+    for posting, row in zip(postings, rows, strict=True):
+        grown_by = counted[posting.node.usage_id]
+        promised = grown_by - posting.subtree
+        if grown_by > 0 or posting.node.project_id == TOTAL:
+            # (A total that is not counted yet, or a row that has drifted: the audit finds it.)
+            promised = max(promised, -row.promised)
+        added.append(dataclasses.replace(posting, promised=promised))
+    return added
 
 
 def _has_drifted(posting: Posting, row: Counters) -> bool:

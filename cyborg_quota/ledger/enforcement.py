@@ -113,7 +113,7 @@ def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
     is without counters; one of ``path[0]`` is without the total of the subtree, which includes other projects.
     """
     return sorted(
-        dataclasses.replace(over, subtree=None)
+        dataclasses.replace(over, subtree=None, promised=0)
         if over.project_id == path[0]
         else dataclasses.replace(over, used=None, reserved=None, subtree=None)
         for over in (binding(some, path) for some in grouped(violations, lambda over: over.resource).values())

@@ -260,9 +260,7 @@ class LimitChanges:
         """
         problems = find_problems(self._limits, limits, changes)
         if not force:
-            problems += minimum_rules.problems_of_limits(
-                connection, limits.tree, changes, self._limits.limit_if_missing
-            )
+            problems += minimum_rules.problems_of_limits(connection, limits.tree, changes, self._limits)
         if problems:
             raise exceptions.LimitRefused(problems, changes)
 
@@ -326,7 +324,14 @@ class LimitChanges:
             changes.append(RecordedChange("remove project", project_id, None, edges[project_id], None))
             return None, change_log.record(connection, author, changes)
 
-        self._history.change(self._database, work)
+        def attempt() -> bool | None:
+            try:
+                self._history.change(self._database, work)
+            except charges.Refused:
+                return None  # (a row above was renewed meanwhile)
+            return True
+
+        until_stable(attempt)
 
     # --- documents, total limits ---
 
@@ -356,9 +361,7 @@ class LimitChanges:
             check_number(planned.overrides, planned.overrides[len(live) :])
             reasons = find_problems(self._limits, planned, changes) + _too_many(connection, changes)
             if not force:
-                reasons += minimum_rules.problems_of_limits(
-                    connection, planned.tree, changes, self._limits.limit_if_missing
-                )
+                reasons += minimum_rules.problems_of_limits(connection, planned.tree, changes, self._limits)
             if reasons:
                 raise exceptions.LimitRefused(reasons, changes)
             if dry_run:
@@ -409,7 +412,6 @@ class LimitChanges:
             if any(rows.get(key) != counted.get(key) for key in (UsageKey(TOTAL, resource) for resource in new)):
                 return None, None  # another call has removed a limit, and its row: make it again
             changes = total_changes(present, wanted)
-            minimum_rules.refuse_totals(connection, changes, force=force)
             recorded = change_log.record(connection, author, changes, operation=operation)
             for resource, limit in sorted(wanted.items()):
                 tables.set_limit(connection, UsageKey(TOTAL, resource), limit)
@@ -417,6 +419,7 @@ class LimitChanges:
                     usages.delete(connection, UsageKey(TOTAL, resource))
             # From here on, charges of these resources wait.
             charges.count_totals(connection, new)
+            minimum_rules.refuse_totals(connection, changes, force=force)
             return True, recorded
 
         def attempt() -> bool | None:

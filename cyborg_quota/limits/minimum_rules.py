@@ -33,6 +33,7 @@ _NOT_KEPT: Final = (
 )
 _NOT_KEPT_IN_TOTAL: Final = _NOT_KEPT.replace("{parent}", "all projects together")
 _NOT_KEPT_HIDDEN: Final = "{parent} cannot keep {needed} more {key}"
+_NOT_KEPT_IN_TOTAL_HIDDEN: Final = _NOT_KEPT_HIDDEN.replace("{parent}", "all projects together")
 _BELOW_MINIMUM: Final = "the limit of {child} in {key} would be {limit}; its minimum is {minimum}"
 _BELOW_PROMISED: Final = (
     "the limit of {child} in {key} would be {limit}; there, {used} are used and {promised} promised"
@@ -63,7 +64,7 @@ def plan(
         added = max(row.counted, minimum) - max(row.counted, row.minimum)
         upwards = [*itertools.pairwise(keys[1:]), *((key, None) for key in keys[-1:])]
         growth |= minimums.spread({keys[1]: added} if keys[1:] else {}, counters, upwards)
-        if minimum > limits.get(leaf, minimum):
+        if row.minimum < minimum and minimum > limits.get(leaf, minimum):
             figures = {"key": leaf.resource_key, "minimum": minimum, "limit": limits[leaf]}
             problems.append(Violation(_ABOVE_LIMIT, path[1] if path[1:] else None, leaf.project_id, figures))
     problems += not_kept({key: (rows.get(key, Counters()), added) for key, added in growth.items()}, limits, path)
@@ -83,9 +84,11 @@ def not_kept(growth: Mapping[UsageKey, tuple[Counters, int]], limits: Limits, pa
             continue
         figures = {"key": key.resource_key, "limit": limit, "used": row.subtree, "promised": row.promised}
         figures |= {"room": max(0, limit - row.counted), "needed": needed}
-        kind = _NOT_KEPT_IN_TOTAL if key.project_id == TOTAL else _NOT_KEPT
+        kind, hidden = _NOT_KEPT, _NOT_KEPT_HIDDEN
+        if key.project_id == TOTAL:
+            kind, hidden = _NOT_KEPT_IN_TOTAL, _NOT_KEPT_IN_TOTAL_HIDDEN
         above = parents.get(key.project_id)
-        found.append(Violation(kind, key.project_id, None, figures, above=above, hidden=_NOT_KEPT_HIDDEN))
+        found.append(Violation(kind, key.project_id, None, figures, above=above, hidden=hidden))
     return found
 
 
@@ -103,8 +106,9 @@ def refuse_move(source: LimitDriver, connection: Connection, then: Mapping[Usage
 
     The transaction has moved the projects, and sees their new parents.
     """
-    states = path_state.read_states(connection, {key.project_id for key in then} - {TOTAL})[1]
+    shared, states = path_state.read_states(connection, {key.project_id for key in then} - {TOTAL})
     limits = limits_of(source.bounds(states, {key.resource for key in then}))
+    limits.update((one.key, one.limit) for one in source.totals(shared))
     now = usages.read(connection, {key.project_id for key in then}, {key.resource_key for key in then})
     grown = {key: (now[key], one.counted - now[key].counted) for key, one in then.items() if key in now}
     if problems := not_kept(grown, limits, ()):
@@ -112,12 +116,13 @@ def refuse_move(source: LimitDriver, connection: Connection, then: Mapping[Usage
 
 
 def problems_of_limits(
-    connection: Connection, after: LimitTree, changes: Sequence[RecordedChange], missing: int | None
+    connection: Connection, after: LimitTree, changes: Sequence[RecordedChange], source: LimitDriver
 ) -> list[Violation]:
     """The limits that these changes lower below a minimum, or below what is used and promised.
 
-    ``missing``: the limit where none is set; None: nothing can be reserved there.
+    ``source``: the driver whose limits they are.
     """
+    missing = source.limit_if_missing or 0
     lowered = [one for one in changes if one.resource is not None and one.pod is None and not _raises(one)]
     owners = {one.project_id for one in lowered}
     named = None if None in owners else sorted(str(project_id) for project_id in owners)
@@ -130,11 +135,12 @@ def problems_of_limits(
             if one.project_id is None and (key in after.project_limits or key.project_id == TOTAL):
                 continue  # (the default does not apply to it)
             limit: Any = one.after if one.override else after.limit(*key[:2])
-            limit = (missing or 0) if limit is None else limit
+            limit = missing if limit is None else limit
             figures = {"key": key.resource_key, "limit": limit, "minimum": row.minimum}
             figures |= {"used": row.subtree, "promised": row.promised}
             kind = _BELOW_MINIMUM if limit < row.minimum else _BELOW_PROMISED
-            if limit != UNLIMITED and (limit < row.minimum or (row.promised and limit < row.counted)):
+            breaks_promise = source.bounds_subtree and row.promised and limit < row.counted
+            if limit != UNLIMITED and (limit < row.minimum or breaks_promise):
                 found.append(Violation(kind, after.parents.get(key.project_id), key.project_id, figures))
     return found
 
@@ -172,7 +178,8 @@ def write(connection: Connection, path: ProjectPath, limits: Limits, wanted: Map
     rows = {node.key: row for node, row in zip(nodes, charges.lock_rows(connection, nodes), strict=True)}
     changes, growth, problems = plan(path.project_ids, rows, limits, wanted)
     for node in nodes:
-        if not usages.charge(connection, usages.Posting(node, promised=growth.get(node.key, 0), until=path.until)):
+        promised = max(growth.get(node.key, 0), -rows[node.key].promised)
+        if not usages.charge(connection, usages.Posting(node, promised=promised, until=path.until)):
             raise charges.Refused
         if node.project_id == path.project_ids[0]:
             usages.set_minimum(connection, node.usage_id, wanted[node.resource])

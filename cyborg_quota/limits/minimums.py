@@ -102,7 +102,7 @@ class Minimums(Projects):
     ) -> list[RecordedChange] | None:
         """Set them, by limits whose change the generations of the rows show. None: the tree or a limit has changed."""
         keys = [ResourceKey(resource) for resource in sorted(wanted)]
-        path = self._tree.paths.get(project_id, keys)
+        path = self._tree.paths.get(project_id, keys, is_again=True)
         self._tree.paths.forget(project_id)  # (a retry reads it again)
         if path.limits is None or path.project_ids[1:2] != (() if parent_id is None else (parent_id,)):
             return None

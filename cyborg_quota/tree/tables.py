@@ -80,8 +80,10 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
     locked = charges.lock(connection, order)
     now_counted = {key: locked[row_id] for key, row_id in changed.items() if row_id in locked}
     then = minimums.moved(now_counted, moving, before, after)
-    if refuse is not None and any(now_counted[key].keeps for key in moving):
-        refuse(connection, {key: one for key, one in then.items() if one.counted > now_counted[key].counted})
+    keeping_keys = {key.resource_key for key in moving if key in now_counted and now_counted[key].keeps}
+    grown = {key: one for key, one in then.items() if one.counted > now_counted[key].counted}
+    if refuse is not None and keeping_keys:
+        refuse(connection, {key: one for key, one in grown.items() if key.resource_key in keeping_keys})
     drifted = [key for key, one in then.items() if one.subtree < 0 or one.promised < 0]
     for column in ("subtree", "promised"):
         amounts = {rows[key]: getattr(one, column) - getattr(now_counted[key], column) for key, one in then.items()}

@@ -180,6 +180,45 @@ class TestTree(MinimumsTestCase):
         self.assertEqual(["other"], self.blockers("other"))
         self.assertEqual([], self.blockers("a", 6))
 
+    def test_a_move_to_a_root_is_bounded_by_the_total(self) -> None:
+        self.admin.set_total_limits(ADMIN, {"gpu": 10})
+        self.keep("cohort", 8)
+        self.keep("a", 8)
+        error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, ADMIN, "a", None)
+        self.assertIn("all projects together can keep 2 more gpu", error.problems[0])
+
+    def test_a_new_total_below_what_is_promised_is_refused(self) -> None:
+        self.keep("cohort", 8)
+        self.assertRaises(exceptions.LimitRefused, self.admin.set_total_limits, ADMIN, {"gpu": 7})
+        self.assertEqual([], self.admin.list_total_limits(ADMIN))
+        self.admin.set_total_limits(ADMIN, {"gpu": 8})
+        self.assert_invariants()
+
+    def test_a_total_that_is_not_counted_yet(self) -> None:
+        """Between the steps of setting it, or after a crash there."""
+        self.keep("cohort", 4)
+        self.hold("cohort", 2)
+        self.admin.set_total_limits(ADMIN, {"gpu": 20})
+        self.execute("DELETE FROM project_limits WHERE project_id = :total", total=TOTAL)
+        self.execute("UPDATE quota_usages SET subtree = 0, promised = 0 WHERE project_id = :total", total=TOTAL)
+        engine = self.make_limited()
+        engine.commit(base.Context("cohort"), engine.reserve(base.Context("cohort"), {"gpu": 3}))
+        engine.limits.set_minimums(ADMIN, {"gpu": 6}, "cohort")
+        self.admin.set_total_limits(ADMIN, {"gpu": 20})
+        self.assert_invariants()
+
+    def test_a_forced_limit_does_not_prevent_a_lower_minimum(self) -> None:
+        self.keep("a", 8)
+        self.admin.set_limits(ADMIN, {"gpu": 6}, "a", force=True)
+        self.keep("a", 7)
+
+    def test_what_descendants_are_promised_is_hidden_from_users(self) -> None:
+        self.keep("a", 8)
+        context = base.Context("cohort")
+        [over] = self.engine.check(context, {"gpu": 13})
+        self.assertEqual((None, 0, 12), (over.subtree, over.promised, over.fits))
+        self.assertEqual({0}, {record.promised for record in self.engine.get_detail(context)})
+
     def test_a_project_that_is_removed_keeps_nothing(self) -> None:
         self.keep("a", 8)
         self.admin.remove_project(ADMIN, "a")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oslotest import base
 
@@ -33,6 +33,7 @@ requests = st.dictionaries(st.builds(ResourceKey, resources, pods), st.integers(
 
 
 class TestFindViolations(base.BaseTestCase):
+    @settings(suppress_health_check=list(HealthCheck))  # (on a busy machine, it takes long to make the inputs)
     @given(constraints, figures, requests)
     def test_agrees_with_the_bounds_of_the_charge(
         self,
