@@ -81,9 +81,15 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
     now_counted = {key: locked[row_id] for key, row_id in changed.items() if row_id in locked}
     then = minimums.moved(now_counted, moving, before, after)
     keeping_keys = {key.resource_key for key in moving if key in now_counted and now_counted[key].keeps}
-    grown = {key: one for key, one in then.items() if one.counted > now_counted[key].counted}
-    if refuse is not None and keeping_keys:
-        refuse(connection, {key: one for key, one in grown.items() if key.resource_key in keeping_keys})
+    # Usage alone may move below any limit. A row that is above both places counts more if a row below it has a minimum.
+    promising = {
+        key: one
+        for key, one in then.items()
+        if one.counted > now_counted[key].counted
+        and (key.resource_key in keeping_keys or one.promised > now_counted[key].promised)
+    }
+    if refuse is not None and promising:
+        refuse(connection, promising)
     drifted = [key for key, one in then.items() if one.subtree < 0 or one.promised < 0]
     for column in ("subtree", "promised"):
         amounts = {rows[key]: getattr(one, column) - getattr(now_counted[key], column) for key, one in then.items()}

@@ -187,6 +187,14 @@ class TestTree(MinimumsTestCase):
         error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, ADMIN, "a", None)
         self.assertIn("all projects together can keep 2 more gpu", error.problems[0])
 
+    def test_usage_does_not_leave_the_minimum_that_keeps_it(self) -> None:
+        """The old parent keeps its minimum, and the usage counts beside it: the total would be exceeded."""
+        self.admin.set_total_limits(ADMIN, {"gpu": 10})
+        self.keep("cohort", 8)
+        self.hold("a", 8)
+        error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, ADMIN, "a", None)
+        self.assertIn("all projects together can keep 2 more gpu: limit 10, used 8, promised 0", error.problems[0])
+
     def test_a_new_total_below_what_is_promised_is_refused(self) -> None:
         self.keep("cohort", 8)
         self.assertRaises(exceptions.LimitRefused, self.admin.set_total_limits, ADMIN, {"gpu": 7})
@@ -276,7 +284,7 @@ class TestRandomCalls(MinimumsTestCase):
         chance = random.Random(7)
         names = ["r1", "r2", "a", "b", "c", "d"]
         self.make_tree({"r1": None, "r2": None, "a": "r1", "b": "r1", "c": "a", "d": "a"})
-        self.admin.set_total_limits(ADMIN, {"gpu": 40})
+        self.admin.set_total_limits(ADMIN, {"gpu": 25})
         granted = refused = 0
         for _ in range(self.STEPS):
             name, amount = chance.choice(names), chance.randint(1, 6)
@@ -288,6 +296,8 @@ class TestRandomCalls(MinimumsTestCase):
             except (exceptions.OverQuota, exceptions.LimitRefused, exceptions.ProjectRefused):
                 refused += 1
             self.assert_invariants()
+            [total] = self.admin.list_total_limits(ADMIN)
+            self.assertLessEqual(total.held + total.promised, total.limit)
             self._check_headroom(chance.choice(names))
         self.assertGreater(min(granted, refused), 5)
 
