@@ -4,16 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
-import uuid
 
-from benchmarks import disk, harness
+from benchmarks import harness
 from benchmarks.report import Figure, Report
-from benchmarks.tree import MOST, make_engine
-from cyborg_quota import Claim
-from cyborg_quota.db import schema
-from cyborg_quota.db.database import Database
-from cyborg_quota.limits import tables as limit_tables
-from tests import base, fixtures
+from benchmarks.tree import MOST, make_engine, new_ledger, worker
+from tests import base
 
 TREE = {"root": None, "middle": "root", "leaf": "middle"}
 PROCESSES = (1, 4)
@@ -21,12 +16,7 @@ PROCESSES = (1, 4)
 
 def make_cloud(backend: str) -> str:
     """Return the URL of a ledger with TREE, where the leaf has a minimum of ``gpu``, and none of ``fpga``."""
-    url = disk.fresh_url(backend, "minimums")
-    database = Database(fixtures.settings(url))
-    schema.sync(database)
-    for resource in ("fpga", "gpu"):
-        database.write(lambda connection, name=resource: limit_tables.set_default(connection, name, MOST))  # type: ignore[misc]
-    database.close()
+    url = new_ledger(backend, "minimums")
     engine = make_engine(url)
     for project_id, parent_id in TREE.items():
         engine.limits.add_project(base.ADMIN, project_id, parent_id)
@@ -35,24 +25,10 @@ def make_cloud(backend: str) -> str:
     return url
 
 
-def worker(url: str, resource: str) -> harness.Worker:
-    """Return a worker that reserves and commits one of ``resource`` in the leaf."""
-
-    def start(_number: int) -> harness.Cycle:
-        engine, context = make_engine(url), base.Context("leaf")
-
-        def cycle() -> None:
-            engine.commit(context, engine.reserve_many(context, [Claim(str(uuid.uuid4()), {resource: 1})]))
-
-        return cycle
-
-    return start
-
-
 def run(report: Report, backend: str, *, rounds: int, seconds: float) -> None:
     """The rate with a minimum as a part of that without one, measured alternately."""
     url = make_cloud(backend)
-    variants = {"without a minimum": worker(url, "fpga"), "with a minimum": worker(url, "gpu")}
+    variants = {"without a minimum": worker(url, ["leaf"], ("fpga",)), "with a minimum": worker(url, ["leaf"])}
     for processes in PROCESSES if backend != "sqlite" else PROCESSES[:1]:
         figures = harness.compare(variants, processes, rounds, seconds, against="without a minimum")
         case = f"a minimum in a tree of three, {processes} processes"

@@ -8,14 +8,11 @@ import itertools
 import random
 import uuid
 
-from benchmarks import disk, harness
+from benchmarks import harness
 from benchmarks.report import Figure, Report
-from benchmarks.tree import MOST, make_engine
+from benchmarks.tree import MOST, make_engine, new_ledger
 from cyborg_quota import Claim
-from cyborg_quota.db import schema
-from cyborg_quota.db.database import Database
-from cyborg_quota.limits import tables as limit_tables
-from tests import base, fixtures
+from tests import base
 
 PROJECTS = 100
 PROCESSES = (8, 16)
@@ -23,12 +20,7 @@ PROCESSES = (8, 16)
 
 def make_cloud(backend: str) -> str:
     """Return the URL of a ledger with PROJECTS roots. ``gpu`` has a total limit, and ``fpga`` none."""
-    url = disk.fresh_url(backend, "totals")
-    database = Database(fixtures.settings(url))
-    schema.sync(database)
-    for resource in ("fpga", "gpu"):
-        database.write(lambda connection, name=resource: limit_tables.set_default(connection, name, MOST))  # type: ignore[misc]
-    database.close()
+    url = new_ledger(backend, "totals")
     engine = make_engine(url)
     for number in range(PROJECTS):
         context = base.Context(f"p{number}")

@@ -13,7 +13,7 @@ import uuid
 
 import sqlalchemy as sa
 
-from benchmarks import floor, harness, speed
+from benchmarks import disk, floor, harness, speed
 from benchmarks.report import Figure, Report
 from cyborg_quota import Claim, QuotaEngine
 from cyborg_quota.db import path_state, projects, schema
@@ -43,6 +43,21 @@ def make_engine(url: str) -> QuotaEngine:
     return engine
 
 
+def new_ledger(backend: str, name: str) -> str:
+    """Return the URL of a new ledger, with a default limit of MOST for ``fpga`` and ``gpu``."""
+    url = disk.fresh_url(backend, name)
+    database = Database(fixtures.settings(url))
+    schema.sync(database)
+    set_defaults(database)
+    database.close()
+    return url
+
+
+def set_defaults(database: Database) -> None:
+    for resource in ("fpga", "gpu"):
+        database.write(lambda connection, name=resource: limit_tables.set_default(connection, name, MOST))  # type: ignore[misc]
+
+
 def worker(url: str, leaves: list[str], resources: tuple[str, ...] = ("gpu",)) -> harness.Worker:
     """Return a worker that reserves and commits one of each resource; process n charges leaf n."""
     deltas = dict.fromkeys(resources, 1)
@@ -62,8 +77,7 @@ def worker(url: str, leaves: list[str], resources: tuple[str, ...] = ("gpu",)) -
 
 def plant(database: Database) -> dict[int, list[str]]:
     """Make eight leaves under one root for each number of levels. (One level: a single project.)"""
-    for resource in ("fpga", "gpu"):
-        database.write(lambda connection, name=resource: limit_tables.set_default(connection, name, MOST))  # type: ignore[misc]
+    set_defaults(database)
     leaves: dict[int, list[str]] = {1: ["flat"]}
     for levels in LEVELS[1:]:
         tree: dict[str, str | None] = {f"root{levels}": None}

@@ -79,6 +79,17 @@ def is_admin(context: Context) -> bool:
     return getattr(context, "is_admin", False) is True
 
 
+def one_project(context: Context, call: str, project_id: str | None, why: str) -> str:
+    """The id of the project. Raises InvalidName, with ``why``, if none is given; NotAuthorized if the context is no
+    admin's, as for the default.
+    """
+    named = optional_name("project_id", project_id)
+    if named is None:
+        admin_only(context, call)
+        raise exceptions.InvalidName("project_id", None, why)
+    return named
+
+
 def admin_only(context: Context, action: str) -> None:
     """Raise NotAuthorized unless the context is an admin's."""
     if not is_admin(context):

@@ -180,7 +180,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
                     {
                         "limit": ref("TotalLimit"),
                         "held": described(COUNT, "What all projects have in use and reserved."),
-                    }
+                        "promised": _PROMISED,
+                    },
+                    optional=("promised",),
                 ),
                 "The total limit of each resource that has one.",
             ),

@@ -31,7 +31,8 @@ from cyborg_quota.validation import Context
 COLUMNS: Final = cells("project_id", "resource", "limit", "is_own", "source", "until")
 TOTAL_COLUMNS: Final = (
     *columns("resource", "limit", "held"),
-    Column("available", value=lambda one: one.limit - one.held),
+    Column("available", value=lambda one: one.limit - one.held - one.promised),
+    Column("promised", formats.NonZero, is_sparse=True),
 )
 POD_COLUMNS: Final = (*columns("project_id", "pod", "resource"), Column("limit", formats.Limit))
 _TREE_POSITION: Final = (Column("parent_id", formats.Optional), Column("depth"))

@@ -388,11 +388,15 @@ class LimitRefused(QuotaError, conflict="limit_refused"):
         violations: Sequence[Violation],
         changes: Sequence[RecordedChange] = (),
         may_see: MaySee = lambda _project_id, _parent_id: True,
+        outcome: str = "Nothing was changed.",
     ) -> None:
-        """``may_see``: the projects that the caller may see; the sentences do not name others (I8)."""
+        """``may_see``: the projects that the caller may see; the sentences do not name others (I8).
+
+        ``outcome``: what was changed, if the call has several transactions.
+        """
         self.violations, self.changes = list(violations), list(changes)
         self.problems = [one.sentence(may_see) for one in violations]
-        super().__init__(f"Not allowed: {listed(self.problems, self.MAX_SHOWN)}. Nothing was changed.")
+        super().__init__(f"Not allowed: {listed(self.problems, self.MAX_SHOWN)}. {outcome}")
 
 
 @dataclasses.dataclass(eq=False, repr=False)

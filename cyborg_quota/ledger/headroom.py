@@ -199,7 +199,8 @@ class HeadroomReader:
     def totals_of(self, state: PathState) -> list[TotalLimit]:
         """The total limits in force, by resource. Does not read the ledger."""
         limits = sorted((one.key, one.limit) for one in self._limits.totals(state))
-        return [TotalLimit(key.resource, limit, state.counters.get(key, Counters()).subtree) for key, limit in limits]
+        rows = [(key.resource, limit, state.counters.get(key, Counters())) for key, limit in limits]
+        return [TotalLimit(resource, limit, row.subtree, row.promised) for resource, limit, row in rows]
 
     def get_usages(
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False

@@ -460,10 +460,8 @@ class Limits(Minimums):
         needs no reason, and returns or raises the same; the ids of the overrides that it returns are not assigned.
         ``force``: as in set_limits.
         """
-        named = validation.optional_name("project_id", project_id)
-        if named is None:
-            validation.admin_only(context, "set_overrides")
-            raise exceptions.InvalidName("project_id", None, "a default cannot be set for a span of time")
+        why = "a default cannot be set for a span of time"
+        named = validation.one_project(context, "set_overrides", project_id, why)
         if not isinstance(limits, Mapping) or not limits:
             raise exceptions.InvalidRequest("Limits must map resources to limits, and name at least one.")
         checked = {

@@ -118,22 +118,24 @@ def refuse_move(source: LimitDriver, connection: Connection, then: Mapping[Usage
 def problems_of_limits(
     connection: Connection, after: LimitTree, changes: Sequence[RecordedChange], source: LimitDriver
 ) -> list[Violation]:
-    """The limits that these changes lower below a minimum, or below what is used and promised.
+    """The limits that these changes, or moves, lower below a minimum, or below what is used and promised.
 
     ``source``: the driver whose limits they are.
     """
     missing = source.limit_if_missing or 0
-    lowered = [one for one in changes if one.resource is not None and one.pod is None and not _raises(one)]
+    lowered = [
+        one for one in changes if one.action == "move project" or (one.resource and not one.pod and not _raises(one))
+    ]
     owners = {one.project_id for one in lowered}
     named = None if None in owners else sorted(str(project_id) for project_id in owners)
-    rows = usages.keeping(connection, named, {str(one.resource) for one in lowered}) if lowered else {}
+    rows = usages.keeping(connection, named) if lowered else {}
     found = []
     for one in lowered:
         for key, row in sorted(rows.items()):
-            if key.resource != one.resource or one.project_id not in (key.project_id, None):
+            if one.resource not in (key.resource, None) or one.project_id not in (key.project_id, None):
                 continue
-            if one.project_id is None and (key in after.project_limits or key.project_id == TOTAL):
-                continue  # (the default does not apply to it)
+            if key.project_id == TOTAL or (key in after.project_limits and None in (one.project_id, one.resource)):
+                continue  # (neither a default nor the place in the tree determines its limit)
             limit: Any = one.after if one.override else after.limit(*key[:2])
             limit = missing if limit is None else limit
             figures = {"key": key.resource_key, "limit": limit, "minimum": row.minimum}

@@ -14,7 +14,7 @@ from cyborg_quota.limits.minimum_rules import limits_of, plan, refuse, write
 from cyborg_quota.limits.projects import Projects
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.subject import admin_call
-from cyborg_quota.types import MAX_AMOUNT, Author, RecordedChange, RecordedChanges, ResourceKey, UsageKey
+from cyborg_quota.types import MAX_AMOUNT, Author, Counters, RecordedChange, RecordedChanges, ResourceKey, UsageKey
 from cyborg_quota.validation import Context
 
 
@@ -38,10 +38,7 @@ class Minimums(Projects):
         limits no project together with others), and LimitRefused if a limit could not keep it, or if it is above the
         project's own limit. ``dry_run`` writes nothing, and returns or raises the same.
         """
-        named = validation.optional_name("project_id", project_id)
-        if named is None:
-            validation.admin_only(context, "set_minimums")
-            raise exceptions.InvalidName("project_id", None, "a default has no minimum")
+        named = validation.one_project(context, "set_minimums", project_id, "a default has no minimum")
         if not isinstance(minimums, Mapping) or not minimums:
             raise exceptions.InvalidRequest("Minimums must map resources to amounts, and name at least one.")
         wanted = {
@@ -54,7 +51,6 @@ class Minimums(Projects):
             raise exceptions.LimitsReadOnly(self._source.set_where)
         validation.refuse_unknown([resource for resource, amount in wanted.items() if amount], self._resources)
         author = Author() if dry_run else self._author(context, reason)
-
         reported = self._source.path_of(named)
 
         def attempt() -> list[RecordedChange] | None:
@@ -62,14 +58,15 @@ class Minimums(Projects):
             parent_id = parent_id if reported is None else next(iter(reported[1:]), None)
             if not self._authority.may_set(context, named, parent_id):
                 raise exceptions.NotAuthorized("set_minimums", f"a context that the policy rule {policy.RULE} allows")
-            if reported is not None and not dry_run:
-                self._tree.follow(reported, str(self._source.tree_source))
-            if not dry_run:
-                return self._set_minimums(named, parent_id, wanted, author)
             state = self._database.read(lambda connection: path_state.read(connection, named))
             changes, _, problems = plan(state.project_ids, state.counters, self._limits_of(state, wanted), wanted)
-            refuse(problems, changes)
-            return changes
+            if dry_run:
+                refuse(problems, changes)
+            if dry_run or not changes:
+                return changes
+            if reported is not None:
+                self._tree.follow(reported, str(self._source.tree_source))
+            return self._set_minimums(named, parent_id, wanted, author)
 
         with self._told(context):
             return until_stable(attempt)
@@ -77,18 +74,29 @@ class Minimums(Projects):
     def _import_minimums(
         self, context: Context, wanted: Mapping[str, Mapping[str, int]], reason: str | None, *, dry_run: bool
     ) -> list[RecordedChange]:
-        """Set the minimums of a document, by project.
+        """Set the minimums of a document, whose limits are set: first those that become lower. Raises LimitRefused.
 
-        A dry run returns what differs: the limits of the document are not set yet.
+        A dry run returns what differs: it does not know whether the limits of the document will keep them.
         """
+        rows = self._database.read(lambda connection: usages.keeping(connection, list(wanted)))
         if dry_run:
-            rows = self._database.read(lambda connection: usages.keeping(connection, list(wanted)))
             return [change for project_id, some in wanted.items() for change in plan([project_id], rows, {}, some)[0]]
-        return [
-            change
+        lower = {
+            project_id: {
+                resource: amount
+                for resource, amount in some.items()
+                if amount < rows.get(UsageKey(project_id, resource), Counters()).minimum
+            }
             for project_id, some in wanted.items()
-            for change in self.set_minimums(context, some, project_id, reason=reason)
-        ]
+        }
+        made: list[RecordedChange] = []
+        try:
+            for project_id, some in (*lower.items(), *wanted.items()):
+                made += self.set_minimums(context, some, project_id, reason=reason) if some else []
+        except exceptions.LimitRefused as refused:
+            outcome = f"The limits and {len(made)} minimums of the document are set; import it again for the others."
+            raise exceptions.LimitRefused(refused.violations, made, outcome=outcome) from None
+        return made
 
     def _limits_of(self, state: PathState, wanted: Mapping[str, int]) -> dict[UsageKey, int]:
         """The limits on the path of a project. Raises LimitNotSet, LimitsUnavailable."""

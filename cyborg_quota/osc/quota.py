@@ -53,6 +53,8 @@ _LIMITS: Final = (*entries(resource="Resource"), *entries(limit="Limit", cell=fo
 _OWN_LIMITS: Final = (*entries(resource="Resource"), *entries(limit="Limit", cell=formats.OptionalLimit))
 _IN_FORCE: Final = Column("In Force", formats.Optional, operator.methodcaller("get", "in_force"), is_sparse=True)
 _HELD: Final = entries(in_use="In Use", reserved="Reserved")
+_MINIMUM: Final = Column("Minimum", formats.NonZero, operator.methodcaller("get", "minimum"), is_sparse=True)
+_PROMISED: Final = Column("Promised", formats.NonZero, operator.methodcaller("get", "promised"), is_sparse=True)
 _DETAILS: Final = (
     *_LIMITS,
     *_HELD,
@@ -67,17 +69,15 @@ _DETAILS: Final = (
         operator.itemgetter("override"),
         is_sparse=True,
     ),
-    Column("Minimum", formats.NonZero, operator.methodcaller("get", "minimum"), is_sparse=True),
+    _MINIMUM,
 )
-_TOTALS: Final = (*_LIMITS, *entries(held="Held"))
-_SUBTREE: Final = (*_LIMITS, *entries(in_use="In Use", subtree="Subtree"))
+_TOTALS: Final = (*_LIMITS, *entries(held="Held"), _PROMISED)
+_SUBTREE: Final = (*_LIMITS, *entries(in_use="In Use", subtree="Subtree"), _PROMISED)
 _TREE: Final = (
     *_LIMITS,
     *entries(in_use="In Use", hierarchical_usage="Hierarchical Usage", subtree="Subtree"),
-    *(
-        Column(title, formats.NonZero, operator.methodcaller("get", name), is_sparse=True)
-        for name, title in (("minimum", "Minimum"), ("promised", "Promised"))
-    ),
+    _MINIMUM,
+    _PROMISED,
 )
 _NODES: Final = (*entries(depth="Depth", project_id="Project ID", parent_id="Parent ID"), *_TREE)
 _CHANGES: Final = entries(

@@ -83,7 +83,7 @@ class TestCommands(OscTestCase):
         detail = self.rows(quota.ShowQuota, "--usage", "detector")
         self.assertEqual(("gpu", 2, 2, 0, 0, "the project's limit", None, None, None), detail[1])
         self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 9})
-        self.assertEqual([("gpu", 9, 9)], self.rows(quota.ShowQuota, "--total"))
+        self.assertEqual([("gpu", 9, 9, None)], self.rows(quota.ShowQuota, "--total"))
         self.assertEqual(
             ("gpu", 20, 5, 1, 0, "all projects (total)"), self.rows(quota.ShowQuota, "--usage", "higgs")[1][:6]
         )
@@ -108,7 +108,7 @@ class TestCommands(OscTestCase):
         self.engine.limits.set_limit(base.ADMIN, "gpu", 1, "detector")
         self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 3})
         rows = self.rows(quota.ListQuota, "--over")
-        self.assertEqual([("detector", "gpu", 1, 2, 2), (None, "gpu", 3, 0, 9)], sorted(rows, key=str))
+        self.assertEqual([("detector", "gpu", 1, 2, 2, None), (None, "gpu", 3, 0, 9, None)], sorted(rows, key=str))
 
     def test_a_dry_run(self) -> None:
         argv = ("gpu=21", "higgs", "--dry-run")

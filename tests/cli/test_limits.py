@@ -128,7 +128,7 @@ class LimitTest(LimitTestCase):
         self.assertEqual(("set limit", "gpu", None, 5), tuple(change[name] for name in CHANGE))
         self.assertEqual([], self.good("show", "--total"))
         self.done("set", "--total", "gpu=5", "--reason", "as bought")
-        row = {"resource": "gpu", "limit": 5, "held": 3, "available": 2}
+        row = {"resource": "gpu", "limit": 5, "held": 3, "available": 2, "promised": 0}
         self.assertEqual([row], self.good("show", "--total"))
         error = self.refused(1, "reserve", "--project", "q", "gpu=3")
         self.assertIn("all projects, resource gpu: limit 5, held 3, requested 3", error)

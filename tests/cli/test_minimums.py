@@ -43,6 +43,25 @@ class MinimumTest(LimitTestCase):
         self.call("limits", "import", str(self.directory / "limits.yaml"))
         self.assertEqual([0, 4], [row["minimum"] for row in self.good("show", "--usage", "higgs")])
 
+    def test_a_file_that_exchanges_two(self) -> None:
+        """What becomes lower is set first: both do not fit at once."""
+        self.done("set", "--minimum", "gpu=5", "higgs")
+        self.done("project", "set", "susy", "--parent", "physics")
+        self.done("set", "gpu=5", "susy")
+        text = "projects: [{id: atlas, children: [{id: physics, children: ["
+        text += "{id: susy, minimums: {gpu: 5}}, {id: higgs, minimums: {gpu: 0}}]}]}]"
+        (self.directory / "limits.yaml").write_text(text)
+        self.good("limits", "import", str(self.directory / "limits.yaml"))
+        rows = {row["project_id"]: row["minimum"] for row in self.good("list", "--tree")}
+        self.assertEqual((0, 5), (rows["higgs"], rows["susy"]))
+        (self.directory / "limits.yaml").write_text(text.replace("gpu: 0", "gpu: 1"))
+        ended = self.call("limits", "import", str(self.directory / "limits.yaml"))
+        self.assertIn("The limits and 0 minimums of the document are set; import it again for the others.", ended.err)
+
+    def test_what_is_unchanged_writes_nothing(self) -> None:
+        self.done("set", "--minimum", "typo=0", "unknown")
+        self.assertNotIn("unknown", [row["project_id"] for row in self.good("project", "list")])
+
     def test_one_that_promises_nothing(self) -> None:
         ended = self.call("set", "--minimum", "gpu=30", "atlas")
         self.assertEqual(0, ended.status)

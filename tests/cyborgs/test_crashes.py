@@ -10,7 +10,7 @@ import pathlib
 import shutil
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tests import base as ledger_base
 from tests.cyborgs import environment, quota
@@ -48,6 +48,17 @@ class PointsTestCase(quota.QuotaTestCase):
     def wait_for(self, point: str) -> None:
         machine.wait_until(self.reached(point).exists, REACH_SECONDS)
         self.assertTrue(self.reached(point).exists(), f"no bind came to {point}")
+
+    def extension_of(self, consumer: str) -> Callable[[], bool]:
+        """Whether the reservation of the consumer lives longer than it did at this call, while an expirer runs."""
+        [before] = self.engine.list_reservations(ledger_base.ADMIN, consumer=consumer)
+
+        def is_extended() -> bool:
+            self.assertEqual(0, self.engine.expire(ledger_base.ADMIN))
+            [now] = self.engine.list_reservations(ledger_base.ADMIN, consumer=consumer)
+            return now.state == "reserved" and str(now.expire) > str(before.expire)
+
+        return is_extended
 
     def start_again(self, point: str) -> None:
         """Start the conductor that is killed at the point."""
@@ -265,13 +276,7 @@ class TestLong(PointsTestCase):
         """The lifetime of the reservation begins again before it ends, while an expirer runs."""
         [arq] = self.client.created(self.profile)
         with self.binding("bound", arq) as [first]:
-            [before] = self.engine.list_reservations(ledger_base.ADMIN, consumer=arq)
-
-            def is_extended() -> bool:
-                self.assertEqual(0, self.engine.expire(ledger_base.ADMIN))
-                [now] = self.engine.list_reservations(ledger_base.ADMIN, consumer=arq)
-                return now.state == "reserved" and str(now.expire) > str(before.expire)
-
+            is_extended = self.extension_of(arq)
             machine.wait_until(is_extended, REACH_SECONDS)
             self.assertTrue(is_extended())
         self.assertEqual(202, first.result())

@@ -130,13 +130,7 @@ class TestLong(PatchedTestCase, test_crashes.PointsTestCase):
         """No periodic task extends the reservation, but a thread that runs as long as a bind."""
         [arq] = self.client.created(self.profile)
         with self.binding("bound", arq) as [first]:
-            [before] = self.engine.list_reservations(ledger_base.ADMIN, consumer=arq)
-
-            def is_extended() -> bool:
-                self.assertEqual(0, self.engine.expire(ledger_base.ADMIN))
-                [now] = self.engine.list_reservations(ledger_base.ADMIN, consumer=arq)
-                return now.state == "reserved" and str(now.expire) > str(before.expire)
-
+            is_extended = self.extension_of(arq)
             machine.wait_until(is_extended, test_crashes.REACH_SECONDS)
             self.assertTrue(is_extended())
         self.assertEqual(202, first.result())

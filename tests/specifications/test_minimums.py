@@ -187,6 +187,15 @@ class TestTree(MinimumsTestCase):
         error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, ADMIN, "a", None)
         self.assertIn("all projects together can keep 2 more gpu", error.problems[0])
 
+    def test_a_move_does_not_take_the_limit_below_it(self) -> None:
+        """As a child, the project would have the initial limit 0."""
+        self.make_tree({"alone": None})
+        self.engine.limits.require_stored().initial_limits = InitialLimits(child=0)
+        self.set(None, 9)
+        self.keep("alone", 5)
+        error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, ADMIN, "alone", "cohort")
+        self.assertIn("the limit of alone in gpu would be 0; its minimum is 5", error.problems)
+
     def test_usage_does_not_leave_the_minimum_that_keeps_it(self) -> None:
         """The old parent keeps its minimum, and the usage counts beside it: the total would be exceeded."""
         self.admin.set_total_limits(ADMIN, {"gpu": 10})

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from cyborg_quota.api.call import Call, Json
-from cyborg_quota.api.handlers.quotas import refuse_below_usage, with_warnings
+from cyborg_quota.api.handlers.quotas import kept, refuse_below_usage, with_warnings
 from cyborg_quota.types import TotalLimit
 
 
@@ -18,7 +18,7 @@ def get_totals(call: Call) -> Json:
 
 
 def _total(one: TotalLimit) -> Json:
-    return {one.resource: {"limit": one.limit, "held": one.held}}
+    return {one.resource: {"limit": one.limit, "held": one.held, **kept(one, "promised")}}
 
 
 def set_totals(call: Call) -> Json:
