@@ -80,8 +80,8 @@ def is_admin(context: Context) -> bool:
 
 
 def one_project(context: Context, call: str, project_id: str | None, why: str) -> str:
-    """The id of the project. Raises InvalidName, with ``why``, if none is given; NotAuthorized if the context is no
-    admin's, as for the default.
+    """The id of the project. If none is given, raises NotAuthorized unless the context is an admin's, else InvalidName
+    with the reason ``why``.
     """
     named = optional_name("project_id", project_id)
     if named is None:

@@ -64,7 +64,7 @@ def apply(connection: sa.Connection, postings: Sequence[Posting]) -> None:
     """Apply the result of usages.merge: all rows in one statement or, if it refuses, each row and then those that have
     drifted. Raises Refused, ConcurrentChange, UsageOverflow.
     """
-    if any(one.bends for one in postings):
+    if any(one.has_minimum for one in postings):
         rows = lock_rows(connection, [posting.node for posting in postings])
         postings = _with_promises(postings, rows)
         if len(postings) <= _MAX_LOCKED and not any(map(_has_drifted, postings, rows)):

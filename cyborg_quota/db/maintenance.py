@@ -123,7 +123,7 @@ ROW_OF_PROJECT: Final = (
 
 
 _NO_COUNTERS: Final = (sa.null(), sa.null(), sa.null(), sa.null(), sa.null())
-"""Of a usage row that is missing."""
+"""The counters of a usage row that does not exist."""
 
 
 class CountedRows(NamedTuple):

@@ -35,7 +35,7 @@ def spread(added: Mapping[K, int], rows: Mapping[K, Counters], upwards: Iterable
         if above is not None and total[key]:
             row = rows[key]
             before, after = (max(counted, row.minimum) for counted in (row.counted, row.counted + total[key]))
-            # (Without a minimum, also where counters have drifted.)
+            # (Without a minimum, all of it is passed on, also if the counters have drifted.)
             total[above] += after - before if row.minimum else total[key]
     return total
 

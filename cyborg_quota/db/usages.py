@@ -78,7 +78,7 @@ class Posting:
 
     ``max_held`` is the limit of ``used + reserved``, ``max_subtree`` that of ``subtree + promised``. A limit is
     compared only if what it bounds grows. ``above``: the id of the row above, to which the amount is passed on.
-    ``bends``: it may pass on another amount, because it has a minimum (minimums.py).
+    ``has_minimum``: the row has one, so that it may pass on another amount than is added to it (minimums.py).
     ``until``: the time at which these limits end, by the database's clock, in microseconds since the
     epoch (UTC); None: they do not end. From then on, the posting is refused if it grows.
     """
@@ -89,7 +89,7 @@ class Posting:
     subtree: int = 0
     promised: int = 0
     above: int | None = None
-    bends: bool = False
+    has_minimum: bool = False
     max_held: int | None = None
     max_subtree: int | None = None
     until: int | None = None
@@ -109,7 +109,7 @@ class Posting:
             self.subtree + other.subtree,
             self.promised + other.promised,
             self.above,
-            self.bends or other.bends,
+            self.has_minimum or other.has_minimum,
             _least(self.max_held, other.max_held),
             _least(self.max_subtree, other.max_subtree),
             _least(self.until, other.until),
@@ -293,7 +293,7 @@ def along(nodes: Sequence[Node], reserved: int, used: int) -> list[Posting]:
             0 if index else used,
             growth,
             above=above,
-            bends=bool(growth and node.minimum),
+            has_minimum=bool(growth and node.minimum),
         )
         for index, (node, above) in enumerate(zip(nodes, [*[one.usage_id for one in nodes[1:]], None], strict=True))
         if growth or not index
@@ -350,7 +350,7 @@ def ids_query(project_id: str, resource: str | None) -> sa.Select[Any]:
 def keeping(
     connection: sa.Connection, project_ids: Collection[str] | None = None, resources: Collection[str] | None = None
 ) -> dict[UsageKey, Counters]:
-    """The counters of those rows that have a minimum, or that have promised some. None: of all projects, resources."""
+    """The counters of the rows that have a minimum or promise something. None: of all projects, of all resources."""
     is_keeping = sa.or_(_usage.minimum > 0, _usage.promised > 0)
     given = [
         column.in_(sorted(names))

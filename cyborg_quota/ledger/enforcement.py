@@ -57,7 +57,7 @@ def find_violations(
 
 
 def _kept(path: Sequence[str], counters: Mapping[UsageKey, Counters], key: UsageKey) -> int:
-    """What the project ``path[0]`` can add before the row of ``key`` counts more: what minimums below that row keep."""
+    """How much the project ``path[0]`` can add before the row of ``key`` counts more: the unused minimums below it."""
     below = path[: path.index(key.project_id)] if key.project_id in path else path
     rows = [counters.get(key._replace(project_id=project_id), Counters()) for project_id in below]
     return sum(max(0, row.minimum - row.counted) for row in rows)

@@ -142,7 +142,7 @@ class Reserver:
 
         claims = [enforcer.inventory_claims(pending) for enforcer in enforcers]
         taken = [claim for some in claims for claim in some or ()]
-        is_single = is_limited and None not in claims and not any(one.bends for one in merged)
+        is_single = is_limited and None not in claims and not any(one.has_minimum for one in merged)
         result = self._database.write(work, single_statement if is_single else None)
         if isinstance(result, InventoryClaim):
             raise Refused(result.inventory_id)

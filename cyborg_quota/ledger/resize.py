@@ -164,8 +164,8 @@ class Amender:
         keys = sorted({key for amounts in sent.values() for key in amounts})
         sending = self._paths.get(request.sender, keys)
         # The rows above both (the total over all projects, too) do not change: their limits cannot refuse the transfer.
-        # (Unless a minimum keeps there what the sender gives away.) If the sender moves meanwhile, the generations of
-        # the rows refuse ``sending``, and the call retries.
+        # (They grow if the sender, or a project above it, has a minimum, which keeps what is sent away.) If the sender
+        # moves meanwhile, the generations of the rows refuse ``sending``, and the call retries.
         nodes = [node for key in keys for node in sending.nodes(key) or ()]
         unchanged = set() if any(node.minimum for node in nodes) else {node.key for node in nodes}
         charge, added = self._charge(request.receiver, {row: row.delta for row in rows}, unchanged)

@@ -190,7 +190,7 @@ class Settler:
             return None
         if call != "commit" and any(row.provider_id is not None for row in rows):
             return None  # they give capacity back
-        if any(one.bends for one in postings):
+        if any(one.has_minimum for one in postings):
             return None
         uuids, after = [row.uuid for row in rows], plan.moves[0].to
         settle = self._database.dialect.settle_in_single_statement

@@ -200,7 +200,7 @@ class LimitChanges:
             ended = [by_id[override_id] for override_id in sorted(set(ids))]
             left = [one for one in family.overrides if one not in ended]
             changes = [cancelled(one) for one in ended]
-            # (They would end anyway: minimums do not prevent it.)
+            # (An override ends by itself anyway, whatever the minimums are.)
             self._refuse(connection, dataclasses.replace(family, overrides=left), changes, force=True)
             overrides.delete(connection, ended)
             return ended, change_log.record(connection, author, changes)

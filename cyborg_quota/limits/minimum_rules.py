@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of minimums: refuses what could not keep them. db/minimums.py says what they are, and how they are counted.
+"""Checks whether limits can keep minimums. db/minimums.py says what a minimum is, and how it is counted.
 
 A minimum is refused if a limit above could not keep it beside what is used and promised there; so is a move of it. A
 limit that is lowered below what is promised is refused, unless the caller forces it.
@@ -36,17 +36,18 @@ _NOT_KEPT_HIDDEN: Final = "{parent} cannot keep {needed} more {key}"
 _NOT_KEPT_IN_TOTAL_HIDDEN: Final = _NOT_KEPT_HIDDEN.replace("{parent}", "all projects together")
 _BELOW_MINIMUM: Final = "the limit of {child} in {key} would be {limit}; its minimum is {minimum}"
 _BELOW_PROMISED: Final = (
-    "the limit of {child} in {key} would be {limit}; there, {used} are used and {promised} promised"
+    "the limit of {child} in {key} would be {limit}; {used} are used there, "
+    "and {promised} more are promised to minimums"
 )
 
 Limits = Mapping[UsageKey, int]
-"""The limits of what rows count, by row; without those that are unlimited."""
+"""The limits of usage rows. A row that is missing is unlimited."""
 
 
 def plan(
     path: Sequence[str], rows: Mapping[UsageKey, Counters], limits: Limits, wanted: Mapping[str, int]
 ) -> tuple[list[RecordedChange], dict[UsageKey, int], list[Violation]]:
-    """Setting the minimums ``wanted`` (by resource) of the project ``path[0]``.
+    """Plan to set the minimums ``wanted`` (by resource) of the project ``path[0]``. Writes nothing.
 
     ``rows``: those of the project and above. Returns the changes, what is added to what each row counts, and what
     refuses it.
@@ -72,7 +73,7 @@ def plan(
 
 
 def not_kept(growth: Mapping[UsageKey, tuple[Counters, int]], limits: Limits, path: Sequence[str]) -> list[Violation]:
-    """The rows whose limit could not keep what is added to what they count.
+    """The rows that would exceed their limits, as violations.
 
     ``growth``: the counters, and what is added.
     """
@@ -93,7 +94,7 @@ def not_kept(growth: Mapping[UsageKey, tuple[Counters, int]], limits: Limits, pa
 
 
 def limits_of(bounds: Iterable[PathLimits]) -> dict[UsageKey, int]:
-    """The limits of what rows count, from those of charges."""
+    """The lowest limit of each usage row, from what limits charges."""
     found: dict[UsageKey, int] = {}
     for one in (constraint for limits in bounds for constraint in limits.constraints):
         if one.limit != UNLIMITED:
@@ -102,7 +103,7 @@ def limits_of(bounds: Iterable[PathLimits]) -> dict[UsageKey, int]:
 
 
 def refuse_move(source: LimitDriver, connection: Connection, then: Mapping[UsageKey, Counters]) -> None:
-    """Raise LimitRefused if the limits of these rows could not keep what they would count after a move: tree/tables.py.
+    """Raise LimitRefused if these rows would exceed their limits after a move: see tree/tables.py.
 
     The transaction has moved the projects, and sees their new parents.
     """

@@ -108,7 +108,7 @@ class Minimums(Projects):
     def _set_minimums(
         self, project_id: str, parent_id: str | None, wanted: Mapping[str, int], author: Author
     ) -> list[RecordedChange] | None:
-        """Set them, by limits whose change the generations of the rows show. None: the tree or a limit has changed."""
+        """Set them, if the limits keep them. None: the tree or a limit has changed since it was read, retry."""
         keys = [ResourceKey(resource) for resource in sorted(wanted)]
         path = self._tree.paths.get(project_id, keys, is_again=True)
         self._tree.paths.forget(project_id)  # (a retry reads it again)
@@ -130,9 +130,9 @@ class Minimums(Projects):
     def bounds_of_minimums(
         self, context: Context, project_id: str, resources: Collection[str]
     ) -> dict[str, tuple[str, int] | None]:
-        """The least limit above a project, or total, that keeps its minimums: its project, and the limit, by resource.
+        """For each resource, the lowest limit of an ancestor, or the total: (its project, the limit).
 
-        None: nothing bounds what its siblings take. The project of a total is TOTAL.
+        None: no limit bounds what the siblings of the project take. The project of a total is TOTAL.
         """
         named = validation.check_name("project_id", project_id)
         state = self._database.read(lambda connection: path_state.read(connection, named))

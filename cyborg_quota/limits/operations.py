@@ -87,9 +87,8 @@ def beyond_capacity(caller: Any, resources: Iterable[str]) -> list[str]:
 
 
 def warnings_of_minimums(caller: Any, project_id: str, minimums: Mapping[str, int]) -> list[str]:
-    """A sentence for each of these minimums that may not be reached: what bounds the siblings is missing, or too high.
-
-    Of the capacity, for an admin only.
+    """A sentence for each of these minimums that may not be reached: no limit bounds the siblings, or only one that is
+    above the capacity. (The latter is for an admin only.)
     """
     capacity = caller.engine.subjects.get("capacity") if validation.is_admin(caller.context) else None
     bounds = caller.engine.limits.bounds_of_minimums(caller.elevated, project_id, list(minimums))

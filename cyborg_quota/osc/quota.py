@@ -266,7 +266,7 @@ def _set(
 
 
 def _planned(run: Run, answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The changes of an answer. Says what would refuse them, and what to know of them."""
+    """The changes of an answer. Logs its problems and its warnings."""
     problems = answer.get("problems", ())
     run.status = int(bool(problems))
     for problem in problems:

@@ -30,7 +30,7 @@ from cyborg_quota.db.projects import Edges, ancestors
 from cyborg_quota.types import TOTAL, Counters, UsageKey
 
 Refuse = Callable[[sa.Connection, Mapping[UsageKey, Counters]], None]
-"""Raises an error if a row may not count this much, after a move of projects with minimums."""
+"""Raises LimitRefused if one of these rows would exceed its limit after a move of projects with minimums."""
 
 
 def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: Refuse | None = None) -> None:
@@ -63,16 +63,16 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
     # (The rows that were just inserted are zero, so their usage need not move.)
     moving = [key for key in present if key.project_id in moved]
     keeping = usages.keeping(connection, touched, {key.resource for key in moving})
-    bent = {key.resource_key for key, counters in keeping.items() if counters.minimum}
-    rows.update(charges.rows_of_totals(connection) if bent else {})
+    with_minimum = {key.resource_key for key, counters in keeping.items() if counters.minimum}
+    rows.update(charges.rows_of_totals(connection) if with_minimum else {})
     changing = set(moving)
     for key in moving:
         old, new = (
             {key._replace(project_id=name) for name in (*above[key.project_id], TOTAL)}
             for above in (old_ancestors, new_ancestors)
         )
-        # What leaves a row on both paths enters it again, unless a row below it has a minimum.
-        changing |= old | new if key.resource_key in bent else old ^ new
+        # A row on both paths counts as much as before, unless a row below it has a minimum.
+        changing |= old | new if key.resource_key in with_minimum else old ^ new
     # (These rows exist, unless one was deleted by hand; heal recreates it.)
     changed = {key: rows[key] for key in changing if key in rows}
     order = charges.in_lock_order(connection, changed, before)

@@ -145,7 +145,11 @@ class TestTree(MinimumsTestCase):
         self.keep("a", 8)
         for project_id, limit, problem in (
             ("a", 7, "the limit of a in gpu would be 7; its minimum is 8"),
-            ("cohort", 12, "the limit of cohort in gpu would be 12; there, 5 are used and 8 promised"),
+            (
+                "cohort",
+                12,
+                "the limit of cohort in gpu would be 12; 5 are used there, and 8 more are promised to minimums",
+            ),
         ):
             error = self.assertRaises(exceptions.LimitRefused, self.admin.set_limits, ADMIN, {"gpu": limit}, project_id)
             self.assertIn(problem, error.problems)
