@@ -75,31 +75,7 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
         changing |= old | new if key.resource_key in with_minimum else old ^ new
     # (These rows exist, unless one was deleted by hand; heal recreates it.)
     changed = {key: rows[key] for key in changing if key in rows}
-    order = charges.in_lock_order(connection, changed, before)
-    # From here on, charges of these projects wait.
-    locked = charges.lock(connection, order)
-    now_counted = {key: locked[row_id] for key, row_id in changed.items() if row_id in locked}
-    then = minimums.moved(now_counted, moving, before, after)
-    keeping_keys = {key.resource_key for key in moving if key in now_counted and now_counted[key].keeps}
-    # Usage alone may move below any limit. A row that is above both places counts more if a row below it has a minimum.
-    promising = {
-        key: one
-        for key, one in then.items()
-        if one.counted > now_counted[key].counted
-        and (key.resource_key in keeping_keys or one.promised > now_counted[key].promised)
-    }
-    if refuse is not None and promising:
-        refuse(connection, promising)
-    drifted = [key for key, one in then.items() if one.subtree < 0 or one.promised < 0]
-    for column in ("subtree", "promised"):
-        amounts = {rows[key]: getattr(one, column) - getattr(now_counted[key], column) for key, one in then.items()}
-        usages.add_to_many(
-            connection,
-            column,
-            {rows[key]: amounts[rows[key]] for key in then if amounts[rows[key]] and key not in drifted},
-        )
-    usages.renew_generations(connection, [rows[key] for key in moving])
-    charges.recount_upwards(connection, drifted)
+    _move_usage(connection, changed, moving, (before, after), refuse)
 
 
 def _insert_missing_rows(
@@ -111,3 +87,35 @@ def _insert_missing_rows(
     missing = sorted(needed - set(rows))
     usages.insert_zeros(connection, missing)
     return {**rows, **usages.row_ids(connection, {key.project_id for key in missing})}
+
+
+def _move_usage(
+    connection: sa.Connection,
+    rows: Mapping[UsageKey, int],
+    moving: Collection[UsageKey],
+    trees: tuple[Edges, Edges],
+    refuse: Refuse | None,
+) -> None:
+    """Move what the rows ``moving`` count from the rows above them to others. Charges of these projects wait.
+
+    ``rows``: the ids of all rows that change. ``trees``: the edges before and after.
+    """
+    locked = charges.lock(connection, charges.in_lock_order(connection, rows, trees[0]))
+    now = {key: locked[row_id] for key, row_id in rows.items() if row_id in locked}
+    then = minimums.moved(now, moving, *trees)
+    keeping = {key.resource_key for key in moving if key in now and now[key].keeps}
+    # Usage alone may move below any limit. A row that is above both places counts more if a row below it has a minimum.
+    promising = {
+        key: one
+        for key, one in then.items()
+        if one.counted > now[key].counted and (key.resource_key in keeping or one.promised > now[key].promised)
+    }
+    if refuse is not None and promising:
+        refuse(connection, promising)
+    drifted = {key for key, one in then.items() if one.subtree < 0 or one.promised < 0}
+    for column in ("subtree", "promised"):
+        amounts = {key: getattr(one, column) - getattr(now[key], column) for key, one in then.items()}
+        changed = {rows[key]: amount for key, amount in amounts.items() if amount and key not in drifted}
+        usages.add_to_many(connection, column, changed)
+    usages.renew_generations(connection, [rows[key] for key in moving])
+    charges.recount_upwards(connection, drifted)
