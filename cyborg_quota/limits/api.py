@@ -542,7 +542,9 @@ class Limits(Minimums):
         validation.refuse_unknown(wanted.resources, self._resources)
         author = self._author(context, reason) if not dry_run else Author()
         made = changes.apply(wanted, author, operation="import", dry_run=dry_run)
-        return made + self._import_minimums(context, wanted.minimums, reason, dry_run=dry_run)
+        if wanted.minimums:
+            made += self._import_minimums(context, wanted.minimums, reason, dry_run=dry_run)
+        return made
 
     # --- history ---
 
