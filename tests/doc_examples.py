@@ -3,7 +3,7 @@
 
 A page controls this by comments::
 
-    .. run: COMMAND             runs a command that the page does not show
+    .. run: COMMAND [&& ...]    runs commands that the page does not show
     .. save: NAME               writes the next code block to a file
     .. not run: REASON          leaves out the next console block
 
@@ -85,7 +85,7 @@ def steps(page: str, text: str) -> Iterator[Step]:
         comment, block = _COMMENT.fullmatch(lines[index]), _BLOCK.match(lines[index])
         index += 1
         if comment and comment[1] == "run":
-            yield Step(hidden=comment[2])
+            yield from (Step(hidden=command) for command in comment[2].split(" && "))
         elif comment and comment[1] == "save":
             save = comment[2]
         elif comment:
