@@ -28,7 +28,6 @@ import sqlite3
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 
 from cyborg_quota.cli import expirer, main, status
@@ -37,7 +36,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path
     for path in sorted((ROOT / "doc/source").rglob("*.rst"))
-    if re.search(r"(?m)^ *\$ (\w+=\S+ )?cyborg-quota", path.read_text())
+    if re.search(r"(?m)^ *\$ cyborg-quota", path.read_text())
 }
 PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "cyborg-quota": main.main,
@@ -104,7 +103,7 @@ def steps(page: str, text: str) -> Iterator[Step]:
 
 def _has_program(body: str) -> bool:
     """Whether a block has one of our programs; pip, openstack and the like cannot be run here."""
-    return any(re.match(r"\$ (\w+=\S+ )?cyborg-quota", line) for line in body.splitlines())
+    return any(line.startswith("$ cyborg-quota") for line in body.splitlines())
 
 
 def _body(lines: list[str], index: int, indent: int) -> tuple[int, int]:
@@ -162,8 +161,6 @@ class Session:
         """(exit status, stdout and stderr together)"""
         line, _, count = line.partition(" | head -")
         words = shlex.split(line)
-        while re.match(r"OS_\w+=", words[0]):
-            self._call(f"export {shlex.quote(words.pop(0))}")
         if words[0] == "alias":
             self._alias = shlex.split(words[1].partition("=")[2])[1:]
             return 0, ""
@@ -178,9 +175,6 @@ class Session:
         if words[0] == "unset":
             for name in words[1:]:
                 os.environ.pop(name, None)
-            return 0, ""
-        if words[0] == "sleep":
-            time.sleep(float(words[1]))
             return 0, ""
         if words[0] not in PROGRAMS:
             raise AssertionError(f"{line}: only {', '.join(PROGRAMS)} can be run; add `.. not run: REASON`")
