@@ -82,14 +82,18 @@ def _has_pip() -> bool:
 
 def package_files() -> list[pathlib.Path]:
     """Return the package's files in the tree, with relative paths and without bytecode."""
-    found = (path.relative_to(TOP) for path in (TOP / PACKAGE).rglob("*") if path.is_file())
+    return _files(PACKAGE)
+
+
+def _files(*directories: str) -> list[pathlib.Path]:
+    """(A test imports etc/wsgi, which then has bytecode: that is no reason to install the package again.)"""
+    found = (path.relative_to(TOP) for name in directories for path in (TOP / name).rglob("*") if path.is_file())
     return sorted(path for path in found if "__pycache__" not in path.parts)
 
 
 def package_stamp(*parts: str) -> str:
     """Return a text that changes with each file from which the package is built."""
-    data = (path.relative_to(TOP) for name in DATA for path in (TOP / name).rglob("*") if path.is_file())
-    paths = [*map(pathlib.Path, PACKAGED), *package_files(), *sorted(data)]
+    paths = [*map(pathlib.Path, PACKAGED), *_files(PACKAGE, *DATA)]
     return stamp_of(*parts, *(f"{path} {hashlib.sha256((TOP / path).read_bytes()).hexdigest()}" for path in paths))
 
 

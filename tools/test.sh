@@ -129,10 +129,7 @@ status=0
 if [[ $# -gt 0 ]]; then
     python -m tests.servers run -- stestr run --slowest "$@" || status=$?
 else
-    # Many tests wait for services: six workers keep two cores busy, and each has about the same amount of work.
     python -m tests.servers run -- stestr run --slowest --worker-file tools/workers.yaml || status=$?
-    # The tests of Horizon, as in `tox -e horizon`. The recorded run then has the results of both.
-    python -m tests.servers run --only mariadb -- stestr run --combine --concurrency 2 '^tests\.horizon\.' || status=$?
 fi
 
 if [[ $(runs) == "$before" ]]; then
