@@ -82,19 +82,28 @@ choose_python() {
     fi
 }
 
-# Makes the virtual environment again if anything from which it is made has changed, if it was moved, or if it is
-# incomplete.
-ensure_venv() {
-    local stamp
-    stamp=$({ echo "$PWD"; "$python" -c 'import sys; print(sys.version, sys.base_prefix)'; cat setup.cfg pyproject.toml; } |
-        sha256sum)
-    [[ -f $venv/stamp && $(<"$venv/stamp") == "$stamp" ]] && return
+# Prints what changes with everything from which the virtual environment is made, and if it was moved.
+stamp() {
+    { echo "$PWD"; "$python" -c 'import sys; print(sys.version, sys.base_prefix)'; cat setup.cfg pyproject.toml; } | sha256sum
+}
+
+# Says whether the virtual environment is complete.
+has_venv() { [[ -f $venv/stamp && $(<"$venv/stamp") == "$(stamp)" ]]; }
+
+pip_install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile "$@" >&2; }
+
+# Makes a virtual environment with a new pip, which needs half the processor time of Debian's to find what to install.
+begin_venv() {
     say "making ${venv##*/}"
     rm -rf "$venv"
     "$python" -m venv "$venv"
-    # Modules are compiled when they are first imported: most of them never are.
-    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile --editable '.[test]' >&2
-    echo "$stamp" >"$venv/stamp"
+    pip_install --upgrade pip
+}
+
+# Modules are compiled when they are first imported: most of them never are.
+complete_venv() {
+    pip_install --editable '.[test]'
+    stamp >"$venv/stamp"
 }
 
 # Prints the number of runs that stestr has recorded.
@@ -109,14 +118,15 @@ python=$(choose_python)
 # The installations run concurrently; only on a Debian system without python3-venv, the system packages come first.
 trap wait EXIT
 if "$python" -c 'import ensurepip' 2>/dev/null; then ensure_system & else ensure_system; fi
+has_venv || begin_venv
 if [[ $# -eq 0 ]]; then
     # The whole suite needs them. Made here, their time does not count as that of a test. If one cannot be made, its
     # tests are skipped with the reason.
-    "$python" -m tests.cyborgs.environment &
-    "$python" -m tests.integration.environment &
-    "$python" -m tests.horizon.environment &
+    "$venv/bin/python" -m tests.cyborgs.environment &
+    "$venv/bin/python" -m tests.integration.environment &
+    "$venv/bin/python" -m tests.horizon.environment &
 fi
-ensure_venv
+has_venv || complete_venv
 wait
 trap - EXIT
 
