@@ -27,7 +27,7 @@ from tests.api import server
 from tests.functional import test_limits
 from tests.security import test_every_call
 
-SMALL, LARGE, SMALL_WIDE, WIDE = 200, 1_000, 10, 500
+SMALL, LARGE, SMALL_WIDE, WIDE = 200, 1_000, 10, 250
 """The numbers of projects, and of the children of the parent of the project whose calls are counted."""
 PODS = 200
 """The number of pods in which the ancestors of the project have usage rows."""
