@@ -68,10 +68,10 @@ class Stack(fx.Fixture):
         self.bob = self._make_user("bob", "atlas", "member")
 
     def _start(self) -> None:
-        ledger = self.useFixture(fixtures.EmptyLedger("sqlite", "horizon")).url
-        self.engine = cyborg_quota.make_engine(api_server.settings(ledger))
+        self.ledger = self.useFixture(fixtures.EmptyLedger("sqlite", "horizon")).url
+        self.engine = cyborg_quota.make_engine(api_server.settings(self.ledger))
         self.addCleanup(self.engine.close)
-        self.api = self.useFixture(rest_api.RestAPI(ledger, self.keystone, {"workers = 2": "workers = 1"}))
+        self.api = self.useFixture(rest_api.RestAPI(self.ledger, self.keystone, {"workers = 2": "workers = 1"}))
         self.horizon = self.useFixture(server.Horizon(self.keystone, self._python))
         playwright = sync_playwright().start()
         self.addCleanup(playwright.stop)

@@ -9,9 +9,21 @@ from cyborg_quota import Inventory, exceptions
 from cyborg_quota.types.capacity import ResourceUse
 from tests import base as ledger
 from tests.horizon.base import PanelsTestCase
-from tests.integration import catalog
+from tests.integration import catalog, rest_api
 from tests.servers import machine
 
+IN_KEYSTONE = """\
+[limits]
+driver = keystone
+[oslo_limit]
+auth_type = password
+auth_url = {keystone.url}
+username = admin
+password = {keystone.password}
+user_domain_id = default
+system_scope = all
+endpoint_id = {endpoint}
+"""
 PROJECT = "project/accelerator_quota"
 ADMIN = "admin/accelerator_quotas"
 
@@ -296,3 +308,27 @@ class TestAdmin(PanelsTestCase):
                 self.check(page, "unavailable" if path is None else None)
         self.go(page, f"{ADMIN}/project/{self.stack.projects['cms']}/set")
         self.assertTrue(page.url.endswith(f"/{ADMIN}/"), page.url)
+
+
+class TestLimitsInKeystone(PanelsTestCase):
+    """A service with the driver keystone, over a ledger whose tables have limits too."""
+
+    def test_the_limits_of_keystone_which_cannot_be_set_here(self) -> None:
+        keystone, biology = self.stack.keystone, self.stack.projects["biology"]
+        service, endpoint = keystone.create_service()
+        keystone.register(service, "gpu", 11)
+        keystone.set_limit(service, "gpu", 7, project_id=biology)
+        limits = IN_KEYSTONE.format(keystone=keystone, endpoint=endpoint)
+        api = self.useFixture(
+            rest_api.RestAPI(self.stack.ledger, keystone, {"workers = 2": "workers = 1"}, limits=limits)
+        )
+        self.useFixture(catalog.OnlyAccelerator(keystone, f"{api.url}/v2"))
+        self.stack.attach("biology", gpu=2)
+        page = self.log_in(self.stack.alice, ADMIN, is_new=True)
+        self.assertIn("gpu 2 of 7 in use", self.text(page, "#projects tr:has-text('biology')"))
+        for path in (ADMIN, f"{ADMIN}/project/{biology}"):
+            self.go(page, path)
+            self.check(page)
+            self.assertIn("Limits are set in Keystone", self.text(page))
+            for action in ("Set Limits", "Add Override", "Return to Defaults", "Set Default Limits"):
+                self.assertEqual(0, page.get_by_text(action, exact=True).count(), (path, action))

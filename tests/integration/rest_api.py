@@ -20,13 +20,8 @@ from tests.servers.sharing import once_per_process
 
 CONFIG = installing.TOP / "etc/wsgi/cyborg-quota-api-gunicorn.py"
 PREFIX = "cyborg-quota-rest-api-"
-SETTINGS = """\
-[database]
-connection = {connection}
-[limits]
-driver = database
-enforcement_model = strict_hierarchy
-"""
+DATABASE = "[database]\nconnection = {connection}\n"
+LIMITS = "[limits]\ndriver = database\nenforcement_model = strict_hierarchy\n"
 
 
 class RestAPI(fx.Fixture):
@@ -34,16 +29,23 @@ class RestAPI(fx.Fixture):
 
     :param changes: further texts of the file to replace.
     :param directory: an empty one for its files; by default one that ends with it.
+    :param limits: the part of cyborg_quota.conf about limits.
     """
 
     def __init__(
-        self, ledger_url: str, keystone: Keystone, changes: Mapping[str, str], directory: pathlib.Path | None = None
+        self,
+        ledger_url: str,
+        keystone: Keystone,
+        changes: Mapping[str, str],
+        directory: pathlib.Path | None = None,
+        limits: str = LIMITS,
     ) -> None:
         super().__init__()
         self._ledger_url = ledger_url
         self._keystone = keystone
         self._changes = changes
         self._given_directory = directory
+        self._limits = limits
 
     @property
     def log(self) -> str:
@@ -59,7 +61,7 @@ class RestAPI(fx.Fixture):
         self.url = f"http://127.0.0.1:{port}"
         conf = directory / "cyborg_quota.conf"
         connection = self._ledger_url.replace("$", "$$")
-        conf.write_text(SETTINGS.format(connection=connection) + self._keystone.authtoken)
+        conf.write_text(DATABASE.format(connection=connection) + self._limits + self._keystone.authtoken)
         text = CONFIG.read_text()
         paths = {"127.0.0.1:6667": f"127.0.0.1:{port}", "/etc/cyborg_quota/cyborg_quota.conf": str(conf)}
         for old, new in {**paths, **self._changes}.items():
