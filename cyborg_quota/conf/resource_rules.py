@@ -34,14 +34,18 @@ class ClassNotCounted(exceptions.QuotaError):
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A resource rule. It matches if the class matches and all traits are required; both may contain the wildcard *."""
+    """A resource rule. It matches if the class matches and all traits are required; both may contain the wildcard *.
+
+    ``weights``: the amount of each resource that one accelerator is charged as.
+    """
 
     resource_class: str
     traits: tuple[str, ...]
-    resources: tuple[str, ...]
+    weights: Mapping[str, int]
 
     def __str__(self) -> str:
-        return f"{' '.join([self.resource_class, *self.traits])}: {' '.join(self.resources)}"
+        charged = (name if weight == 1 else f"{name}={weight}" for name, weight in self.weights.items())
+        return f"{' '.join([self.resource_class, *self.traits])}: {' '.join(charged)}"
 
     def matches(self, resource_class: str, traits: Collection[str]) -> bool:
         """Whether the rule applies to an accelerator of this class with these required traits."""
@@ -51,20 +55,28 @@ class Rule:
 
 
 def parse_rule(text: str) -> Rule:
-    """A [cyborg] resource_rule, ``CLASS [TRAIT ...]: RESOURCE [RESOURCE ...]``. Raises ConfigurationError."""
+    """A [cyborg] resource_rule, ``CLASS [TRAIT ...]: RESOURCE[=WEIGHT] ...``. Raises ConfigurationError."""
     left, colon, right = text.partition(":")
     classes, resources = left.split(), right.replace(",", " ").split()
     if not colon or not classes or not resources:
         raise exceptions.ConfigurationError(
-            f"[cyborg] resource_rule {text!a} is not of the form `CLASS [TRAIT ...]: RESOURCE [RESOURCE ...]`, as in "
-            "`PGPU CUSTOM_GPU_A100: gpu.A100`."
+            f"[cyborg] resource_rule {text!a} is not of the form `CLASS [TRAIT ...]: RESOURCE[=WEIGHT] ...`, as in "
+            "`PGPU CUSTOM_GPU_A100: gpu.A100 su=12`."
         )
-    for resource in resources:
+    weights: dict[str, int] = {}
+    for charged in resources:
+        resource, has_weight, weight = charged.partition("=")
         try:
             validation.check_name("resource", resource)
-        except exceptions.InvalidName as error:
+            amount = int(weight) if weight.isdecimal() and len(weight) < 9 else 1 if not has_weight else 0
+            validation.integer(amount, 1, MAX_WEIGHT, f"The weight of {resource} must be from 1 to {MAX_WEIGHT}")
+        except exceptions.InvalidRequest as error:
             raise exceptions.ConfigurationError(f"[cyborg] resource_rule {text!a}: {error}") from None
-    return Rule(classes[0], tuple(classes[1:]), tuple(dict.fromkeys(resources)))
+        weights[resource] = max(amount, weights.get(resource, 0))
+    return Rule(classes[0], tuple(classes[1:]), weights)
+
+
+MAX_WEIGHT: Final = 10**6
 
 
 class ResourceMap:
@@ -87,12 +99,12 @@ class ResourceMap:
     @property
     def resources(self) -> frozenset[str]:
         """The counted resources of all rules."""
-        return frozenset(resource for rule in self.rules for resource in rule.resources) & self._counted
+        return frozenset(resource for rule in self.rules for resource in rule.weights) & self._counted
 
     @property
     def rules_in_force(self) -> list[Rule]:
         """The rules whose resources are all counted."""
-        return [rule for rule in self.rules if self._counted.issuperset(rule.resources)]
+        return [rule for rule in self.rules if self._counted.issuperset(rule.weights)]
 
     def deltas(self, group: Mapping[str, str], resource_class: str | None = None) -> dict[str, int]:
         """The amount to charge per resource for one accelerator; {} if it is not counted. Raises ClassNotCounted.
@@ -105,9 +117,7 @@ class ResourceMap:
             return {}  # Cyborg creates no ARQ for such a group
         chosen = resource_class if resource_class in classes else classes[0]
         traits = traits_of(group)
-        charged = dict.fromkeys(
-            resource for rule in self.rules if rule.matches(chosen, traits) for resource in rule.resources
-        )
+        charged = _heaviest(rule for rule in self.rules if rule.matches(chosen, traits))
         if not charged:
             self._refuse(chosen, "no [cyborg] resource_rule matches it; add one, or set unmapped = ignore")
         uncounted = [resource for resource in charged if resource not in self._counted]
@@ -117,24 +127,19 @@ class ResourceMap:
                 f"a rule charges it as {', '.join(uncounted)}, which [quota] resources does not list; add it there, "
                 "or set [cyborg] unmapped = ignore",
             )
-        return {resource: 1 for resource in charged if resource in self._counted}
+        return {resource: weight for resource, weight in charged.items() if resource in self._counted}
 
-    def resources_of(self, resource_class: str, traits: Collection[str]) -> list[str]:
-        """The counted resources of one unit of a provider's inventory; [] if it is not of accelerators.
+    def amounts_of(self, resource_class: str, traits: Collection[str]) -> dict[str, int]:
+        """What one unit of a provider's inventory is counted as, by resource; {} if it is not of accelerators.
 
         As for a device profile group that requires all ``traits`` of the provider. A * in a rule matches only the
         classes that Cyborg uses: FPGA, PGPU, VGPU and CUSTOM_*; other classes must be named.
         """
-        charged = dict.fromkeys(
-            resource
-            for rule in self._rules_of(resource_class)
-            if rule.matches(resource_class, traits)
-            for resource in rule.resources
-        )
-        return [resource for resource in charged if resource in self._counted]
+        charged = _heaviest(rule for rule in self._rules_of(resource_class) if rule.matches(resource_class, traits))
+        return {resource: weight for resource, weight in charged.items() if resource in self._counted}
 
     def may_count(self, resource_class: str) -> bool:
-        """Whether ``resources_of`` may return a resource of this class, with some traits."""
+        """Whether ``amounts_of`` may return a resource of this class, with some traits."""
         return any(fnmatch.fnmatchcase(resource_class, rule.resource_class) for rule in self._rules_of(resource_class))
 
     def _rules_of(self, resource_class: str) -> list[Rule]:
@@ -145,6 +150,15 @@ class ResourceMap:
     def _refuse(self, resource_class: str, reason: str) -> None:
         if self._refuses:
             raise ClassNotCounted(resource_class, reason)
+
+
+def _heaviest(rules: Iterable[Rule]) -> dict[str, int]:
+    """What these rules charge together: of each resource the largest weight."""
+    weights: dict[str, int] = {}
+    for rule in rules:
+        for resource, weight in rule.weights.items():
+            weights[resource] = max(weight, weights.get(resource, 0))
+    return weights
 
 
 def source(conf: cfg.ConfigOpts) -> str:

@@ -29,14 +29,26 @@ def group(*classes: str, **traits: str) -> dict[str, str]:
 class TestRules(base.BaseTestCase):
     def test_parsed(self) -> None:
         for text, rule in (
-            ("FPGA: fpga", Rule("FPGA", (), ("fpga",))),
-            ("  PGPU   CUSTOM_A :gpu,gpu.A100 ", Rule("PGPU", ("CUSTOM_A",), ("gpu", "gpu.A100"))),
-            ("X A B: r s r", Rule("X", ("A", "B"), ("r", "s"))),
+            ("FPGA: fpga", Rule("FPGA", (), {"fpga": 1})),
+            ("  PGPU   CUSTOM_A :gpu,gpu.A100 ", Rule("PGPU", ("CUSTOM_A",), {"gpu": 1, "gpu.A100": 1})),
+            ("X A B: r s=12 r=2", Rule("X", ("A", "B"), {"r": 2, "s": 12})),
         ):
             self.assertEqual(rule, parse_rule(text))
 
     def test_not_a_rule(self) -> None:
-        for text in ("", "FPGA", "FPGA:", ": fpga", "FPGA: ,", f"FPGA: {'x' * 256}", "FPGA: a\x00b"):
+        for text in (
+            "",
+            "FPGA",
+            "FPGA:",
+            ": fpga",
+            "FPGA: ,",
+            f"FPGA: {'x' * 256}",
+            "FPGA: a\x00b",
+            "X: r=",
+            "X: r=0",
+            "X: r=-1",
+            "X: r=1.5",
+        ):
             error = self.assertRaises(exceptions.ConfigurationError, parse_rule, text)
             self.assertIn("resource_rule", str(error))
 
@@ -60,6 +72,17 @@ class TestResourceMap(base.BaseTestCase):
         ):
             self.assertEqual(deltas, resource_map(*rules).deltas(requested))
         self.assertRaises(ClassNotCounted, resource_map("fpga: fpga").deltas, group("FPGA"))
+
+    def test_weights(self) -> None:
+        """Slices and whole devices share a unit; of two weights of one resource, the larger one is charged."""
+        rules = ("VGPU: gpu", "VGPU CUSTOM_7G: gpu=7", "PGPU: gpu=7 gpu.A100")
+        for requested, deltas in (
+            (group("VGPU"), {"gpu": 1}),
+            (group("VGPU", CUSTOM_7G="required"), {"gpu": 7}),
+            (group("PGPU"), {"gpu": 7, "gpu.A100": 1}),
+        ):
+            self.assertEqual(deltas, resource_map(*rules).deltas(requested))
+        self.assertEqual("PGPU: gpu=7 gpu.A100", str(parse_rule(rules[-1])))
 
     def test_no_rule(self) -> None:
         error = self.assertRaises(ClassNotCounted, resource_map("FPGA: fpga").deltas, group("CUSTOM_SSD"))

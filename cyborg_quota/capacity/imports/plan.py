@@ -23,6 +23,7 @@ from cyborg_quota.capacity.imports.changes import CapacityImporter, Change, Used
 from cyborg_quota.capacity.imports.sources import SourceProvider
 from cyborg_quota.conf.resource_rules import ResourceMap
 from cyborg_quota.spool import Spool
+from cyborg_quota.types import MAX_AMOUNT
 from cyborg_quota.types.capacity import Inventory, ResourceUse
 from cyborg_quota.validation import Context
 
@@ -68,10 +69,22 @@ def wanted_providers(
 
 
 def _counted(one: SourceProvider, resource_map: ResourceMap) -> Iterator[tuple[str, Inventory]]:
-    """The inventories of a provider, each with the resources as which it is counted."""
+    """The inventories of a provider, each as the resources as which it is counted."""
     for resource_class, inventory in one.inventories.items():
-        for resource in resource_map.resources_of(resource_class, one.traits):
-            yield resource, inventory
+        for resource, weight in resource_map.amounts_of(resource_class, one.traits).items():
+            yield resource, _weighted(inventory, weight)
+
+
+def _weighted(inventory: Inventory, weight: int) -> Inventory:
+    """The inventory, with ``weight`` for each unit."""
+    return dataclasses.replace(
+        inventory,
+        total=inventory.total * weight,
+        reserved=inventory.reserved * weight,
+        min_unit=inventory.min_unit * weight,
+        max_unit=None if inventory.max_unit is None else min(MAX_AMOUNT, inventory.max_unit * weight),
+        step_size=inventory.step_size * weight,
+    )
 
 
 def _used(one: SourceProvider, resource_map: ResourceMap) -> dict[str, Counter[str]]:
@@ -79,8 +92,8 @@ def _used(one: SourceProvider, resource_map: ResourceMap) -> dict[str, Counter[s
     used: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for consumer, amounts in (one.used or {}).items():
         for resource_class, amount in amounts.items():
-            for resource in resource_map.resources_of(resource_class, one.traits):
-                used[resource][consumer] += amount
+            for resource, weight in resource_map.amounts_of(resource_class, one.traits).items():
+                used[resource][consumer] += amount * weight
     return used
 
 
