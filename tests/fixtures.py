@@ -244,6 +244,7 @@ def make_engine(
     least_capacity: int = 0,
     selection: ProviderSelection | None = None,
     resources: Collection[str] = ("fpga", "gpu", "gpu.A100"),
+    expire_seconds: int = 86400,
     **changes: Any,
 ) -> QuotaEngine:
     """Return an engine on ``url`` that counts these resources."""
@@ -258,7 +259,7 @@ def make_engine(
         ),
         limits if limits is not None else DictLimits(),
     )
-    return QuotaEngine(driver, resources=resources)
+    return QuotaEngine(driver, resources=resources, reservation_expire_seconds=expire_seconds)
 
 
 def open_engine(test: unittest.TestCase, *args: Any, **changes: Any) -> QuotaEngine:

@@ -22,11 +22,15 @@ Key = tuple[str, str, str]
 
 
 QUERIES = {
-    "usages": ("quota_usages", "id, project_id, resource, pod, reserved, used, subtree, promised, minimum"),
+    "usages": (
+        "quota_usages",
+        "id, project_id, resource, pod, reserved, used, subtree, promised, minimum, metered, meter_base",
+    ),
     "limits": (f"project_limits WHERE project_id = '{TOTAL}'", "resource"),
     "rows": (
         "reservations",
-        "id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, provider_id, pod",
+        "id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, provider_id, pod,"
+        " meter",
     ),
     "inventories": ("inventories", "provider_id, resource, capacity, used, free, used_elsewhere"),
     "allocations": ("allocations", "resource_provider_id, resource_class, used"),
@@ -51,6 +55,7 @@ def find_violations(connection: sa.Connection) -> list[str]:
         + _check_counters(usages, rows, parents, pods)
         + _check_totals(totals, usages, enforced)
         + _check_minimums([*usages, *(total for total in totals if total.resource in enforced)], parents)
+        + _check_meters([*usages, *(total for total in totals if total.resource in enforced)], rows, parents)
         + _check_capacity(found["inventories"], rows, found["allocations"])
     )
 
@@ -154,6 +159,11 @@ def _check_counters(
         ):
             if recorded != expected:
                 faults.append(f"{rule} of {key} is {recorded}, should be {expected}")
+    faults += [
+        f"{usage.project_id} holds something and is not in the tree"
+        for usage in usages
+        if usage.subtree and usage.project_id not in parents
+    ]
     unmatched = {key for counter in (reserved, used, subtree) for key, amount in counter.items() if amount}
     return faults + [f"{key} is charged but has no usage row" for key in sorted(unmatched)]
 
@@ -174,6 +184,25 @@ def _check_minimums(usages: Sequence[Any], parents: Mapping[str, str | None]) ->
         f"G1 {usage.project_id} of {usage.resource} counts {usage.subtree + usage.promised}, should be {counted(usage)}"
         for usage in usages
         if usage.subtree + usage.promised != counted(usage)
+    ]
+
+
+def _check_meters(usages: Sequence[Any], rows: Sequence[Any], parents: Mapping[str, str | None]) -> list[str]:
+    """B3: each meter is the sum of those of its reservations and of its children, and of what was left behind."""
+    sums: collections.Counter[Key] = collections.Counter()
+    owners = {usage.id: usage.project_id for usage in usages}
+    for row in rows:
+        # (Where the usage row was deleted by hand, what has ended is lost with it.)
+        for pod in {"", row.pod or ""} if row.usage_id in owners else ():
+            sums[owners[row.usage_id], row.resource, pod] += row.meter
+    for usage in usages:
+        sums[usage.project_id, usage.resource, usage.pod] += usage.meter_base
+        if usage.project_id != TOTAL:
+            sums[parents.get(usage.project_id) or TOTAL, usage.resource, usage.pod] += usage.metered
+    return [
+        f"B3 the meter of {usage.project_id} of {usage.resource} is {usage.metered}, should be {expected}"
+        for usage in usages
+        if usage.metered != (expected := sums[usage.project_id, usage.resource, usage.pod])
     ]
 
 

@@ -36,13 +36,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import dialects, maintenance, minimums, path_state, projects, usages
+from cyborg_quota.db import dialects, maintenance, meters, minimums, path_state, projects, usages
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.prepared import ListStatement, Statement, chunks
 from cyborg_quota.db.usages import Posting
@@ -60,32 +61,54 @@ class Refused(Exception):
     """A limit refused an addition, or the path to charge has changed: roll back, and read both again."""
 
 
-def apply(connection: sa.Connection, postings: Sequence[Posting]) -> None:
+def apply(
+    connection: sa.Connection,
+    postings: Sequence[Posting],
+    at: int,
+    kept: Mapping[int, int] = types.MappingProxyType({}),
+) -> None:
     """Apply the result of usages.merge: all rows in one statement or, if it refuses, each row and then those that have
-    drifted. Raises Refused, ConcurrentChange, UsageOverflow.
+    drifted. ``at``: the second of the call (meters.time_of). ``kept``: what is added to ``meter_base``, by the ids of
+    the rows. Raises Refused, ConcurrentChange, UsageOverflow.
     """
+    drifted = _charge(connection, postings, at)
+    usages.add_to_many(connection, "meter_base", kept)
+    recount_upwards(connection, drifted)
+
+
+def _charge(connection: sa.Connection, postings: Sequence[Posting], at: int) -> list[UsageKey]:
+    """Charge the rows. Returns those that have drifted, which are locked."""
     if any(one.has_minimum for one in postings):
         rows = lock_rows(connection, [posting.node for posting in postings])
+        meters.close_months(connection, [posting.node.usage_id for posting in postings], at)
         postings = _with_promises(postings, rows)
         if len(postings) <= _MAX_LOCKED and not any(map(_has_drifted, postings, rows)):
             # (The rows are locked: the order in which one statement changes them does not matter.)
-            if not usages.charge_locked(connection, postings):
+            if not usages.charge_locked(connection, postings, at):
                 raise Refused
-            return
+            return []
     elif len(postings) >= _MIN_TOGETHER:
         # (By hand: SQLAlchemy would roll back to a savepoint that an error of the server has removed already.)
         connection.exec_driver_sql("SAVEPOINT together")
-        if dialects.of(connection).charge_together(connection, postings):
-            return
+        if dialects.of(connection).charge_together(connection, postings, at):
+            return []
         connection.exec_driver_sql("ROLLBACK TO SAVEPOINT together")
     drifted = []
     for posting in postings:
-        if usages.charge(connection, posting):
+        if charge_row(connection, posting, at):
             continue
         if posting.grows or not usages.lock_usage_row(connection, posting.node):
             raise Refused
         drifted.append(posting.node.key)
-    recount_upwards(connection, drifted)
+    return drifted
+
+
+def charge_row(connection: sa.Connection, posting: Posting, at: int) -> bool:
+    """Apply one posting; if it is refused, after the months of its row that have ended are closed. False: refused."""
+    is_charged = usages.charge(connection, posting, at)
+    if not is_charged and meters.close_months(connection, [posting.node.usage_id], at):
+        is_charged = usages.charge(connection, posting, at)
+    return is_charged
 
 
 def lock_rows(connection: sa.Connection, nodes: Iterable[usages.Node]) -> list[Counters]:
@@ -140,8 +163,10 @@ def recount(connection: sa.Connection, node: usages.Node) -> tuple[Counters, Cou
         added = used + reserved - before.used - before.reserved
         raise exceptions.UsageOverflow(node.project_id, node.resource, added)
     below = maintenance.children_total(connection, node)
-    after = Counters(used, reserved, used + reserved + below.subtree, below.promised, before.minimum)
-    if after != before:
+    metered = maintenance.meter_sum(connection, node) + below.metered + before.meter_base
+    subtree = used + reserved + below.subtree
+    after = Counters(used, reserved, subtree, below.promised, before.minimum, metered, before.meter_base)
+    if not after.is_same(before):
         usages.set_counters(connection, node.usage_id, after)
     return before, after
 
@@ -196,6 +221,15 @@ def lock(connection: sa.Connection, order: Iterable[Sequence[int]]) -> dict[int,
     return rows
 
 
+def keep(connection: sa.Connection, metered: Mapping[UsageKey, int]) -> None:
+    """Keep the meters of purged reservations in those of their usage rows (meters.py)."""
+    ids = usages.row_ids(connection, {key.project_id for key in metered})
+    rows = {key: ids[key] for key in metered}
+    if len(rows) > 1 and not dialects.of(connection).update_locks_in_order:
+        lock(connection, in_lock_order(connection, rows, projects.edges_above(connection, {key[0] for key in rows})))
+    usages.add_to_many(connection, "meter_base", {rows[key]: amount for key, amount in metered.items()})
+
+
 def renew_rows(connection: sa.Connection, rows: Mapping[UsageKey, int], edges: projects.Edges) -> None:
     """Lock these rows in lock order, and renew their generations. ``edges``: of the projects and above."""
     if len(rows) > 1 and not dialects.of(connection).update_locks_in_order:
@@ -247,10 +281,11 @@ def make_row_of_total(connection: sa.Connection, resource: str) -> None:
     path_state.make_row(connection, UsageKey(TOTAL, resource))
 
 
-def count_totals(connection: sa.Connection, resources: Collection[str]) -> None:
+def count_totals(connection: sa.Connection, resources: Collection[str], meter_base: int = 0) -> None:
     """Set these totals, whose rows exist, to what all projects hold.
 
-    The transaction must be serialized with changes of the tree. Charges of these resources wait until it ends.
+    ``meter_base``: what moves have left in their meters (meters.py). The transaction must be serialized with changes of
+    the tree. Charges of these resources wait until it ends.
     """
     if not resources:
         return
@@ -258,7 +293,9 @@ def count_totals(connection: sa.Connection, resources: Collection[str]) -> None:
     renew_rows(connection, rows, {})
     for key, row_id in rows.items():
         node = usages.Node(row_id, key.project_id, key.resource, 0, 0)
-        usages.set_counters(connection, row_id, maintenance.children_total(connection, node))
+        counted = maintenance.children_total(connection, node)
+        metered = counted.metered + meter_base
+        usages.set_counters(connection, row_id, dataclasses.replace(counted, metered=metered, meter_base=meter_base))
 
 
 def restore_total(connection: sa.Connection, resource: str) -> tuple[Counters, Counters]:
@@ -269,5 +306,5 @@ def restore_total(connection: sa.Connection, resource: str) -> tuple[Counters, C
     key = UsageKey(TOTAL, resource)
     before = usages.read(connection, [TOTAL], [key.resource_key]).get(key, Counters())
     make_row_of_total(connection, resource)
-    count_totals(connection, [resource])
+    count_totals(connection, [resource], before.meter_base)
     return before, usages.read(connection, [TOTAL], [key.resource_key])[key]

@@ -4,18 +4,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock
+from cyborg_quota.db import clock, dialects
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import project_limits, projects, quota_usages, reservations
-from cyborg_quota.db.prepared import ListStatement, any_of
+from cyborg_quota.db.prepared import ListStatement, any_of, chunks
 from cyborg_quota.db.reservations import delete_changes, new_uuid
 from cyborg_quota.db.usages import COUNTS_WHOLE, Node
-from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Counters, Drift, UsageKey
+from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Counters, Drift, UsageKey, summed
 
 RESERVATION: Final = reservations.c
 USAGE: Final = quota_usages.c
@@ -28,16 +28,30 @@ _OLD_ENDED = sa.select(_row.id).where(_row.deleted_at <= clock.utc_after(-_AGE))
 _DELETE_ENDED = ListStatement(lambda size: sa.delete(reservations).where(any_of(_row.id, size), _row.live.is_(None)))
 
 
-def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) -> int:
-    """Delete up to ``limit`` rows that ended longer ago than the age. Returns their number.
+def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) -> tuple[int, dict[UsageKey, int]]:
+    """Delete up to ``limit`` rows that ended longer ago than the age.
 
+    Returns their number, and what they have added to the meters of usage rows: the caller keeps it (charges.keep).
     Raises ConcurrentChange if another purge deleted some of them, which would be counted twice.
     """
     ids = connection.execute(_OLD_ENDED, {"b_age": age_microseconds, "b_limit": limit}).scalars().all()
+    metered = _meters_of(connection, ids)
     delete_changes(connection, sorted(ids))
     if _DELETE_ENDED.changed(connection, sorted(ids), {}) != len(ids):
         raise ConcurrentChange
-    return len(ids)
+    return len(ids), metered
+
+
+def _meters_of(connection: sa.Connection, ids: Sequence[int]) -> dict[UsageKey, int]:
+    """What these reservations have added to the meters of usage rows."""
+    key = _usage.project_id, _usage.resource, _usage.pod
+    sums: dict[UsageKey, int] = {}
+    for kind in KINDS:
+        query = sa.select(*key, sa.func.sum(_row.meter)).select_from(reservations.join(quota_usages, kind.counts))
+        for some in chunks(sorted(ids)):
+            found = connection.execute(query.where(_row.id.in_(some), kind.is_counted).group_by(*key))
+            sums = summed([*sums.items(), *((UsageKey(*row[:3]), int(row[3])) for row in found)])
+    return {key: amount for key, amount in sums.items() if amount}
 
 
 # Keep the rows of a consumer or a group: a release by consumer or group must find them.
@@ -52,14 +66,13 @@ _FOLDABLE = (
     sa.select(*_GROUP).where(_LOOSE).group_by(*_GROUP).having(sa.func.count() > 1).order_by(_row.usage_id).limit(_LIMIT)
 )
 _TO_FOLD = (
-    sa.select(_row.id, _row.project_id, _row.resource, _row.delta)
+    sa.select(_row.id, _row.project_id, _row.resource, _row.delta, _row.meter)
     .where(
         _row.usage_id == sa.bindparam("b_usage_id"),
         _row.provider_id.is_not_distinct_from(sa.bindparam("b_provider_id", type_=_row.provider_id.type)),
         _row.pod.is_not_distinct_from(sa.bindparam("b_pod", type_=_row.pod.type)),
         _LOOSE,
     )
-    .order_by(_row.id)
     .limit(_LIMIT)
 )
 _DELETE_LOOSE = ListStatement(
@@ -88,7 +101,9 @@ def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, lim
     """
     usage_id, provider_id, pod = group
     parameters = {"b_usage_id": usage_id, "b_provider_id": provider_id, "b_pod": pod, "b_age": age_microseconds}
-    rows = connection.execute(_TO_FOLD, {**parameters, "b_limit": limit}).all()
+    # (Locked: a resize meanwhile would be lost.)
+    query = dialects.of(connection).lock_in_order(_TO_FOLD, _row.id)
+    rows = connection.execute(query, {**parameters, "b_limit": limit}).all()
     if len(rows) < 2:
         return 0
     if _DELETE_LOOSE.changed(connection, [row.id for row in rows], {}) != len(rows):
@@ -101,6 +116,7 @@ def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, lim
         "project_id": rows[0].project_id,
         "resource": rows[0].resource,
         "delta": sum(row.delta for row in rows),
+        "meter": sum(row.meter for row in rows),
         "state": COMMITTED,
         "live": 1,
         "provider_id": provider_id,
@@ -112,6 +128,7 @@ def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, lim
 
 SUM_RESERVED: Final = sa.func.sum(sa.case((_row.state == RESERVED, _row.delta), else_=0))
 SUM_USED: Final = sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0))
+_SUM_METER: Final = sa.func.sum(_row.meter)
 
 ROW_ID: Final = sa.bindparam("b_id", type_=sa.BigInteger)
 ROW_POD: Final = sa.bindparam("b_pod", type_=_usage.pod.type)
@@ -122,7 +139,7 @@ ROW_OF_PROJECT: Final = (
 )
 
 
-_NO_COUNTERS: Final = (sa.null(), sa.null(), sa.null(), sa.null(), sa.null())
+_NO_COUNTERS: Final = (sa.null(),) * 7
 """The counters of a usage row that does not exist."""
 
 
@@ -147,18 +164,20 @@ class CountedRows(NamedTuple):
     def all_sums(self) -> sa.Select[Any]:
         """The id of each usage row that counts something, and the sums of what it counts."""
         source = reservations if self.usage_id is _row.usage_id else reservations.join(quota_usages, self.counts)
-        sums: tuple[sa.Label[Any], ...] = SUM_RESERVED.label("reserved"), SUM_USED.label("used")
+        sums: tuple[sa.Label[Any], ...] = (
+            SUM_RESERVED.label("reserved"), SUM_USED.label("used"), _SUM_METER.label("metered")
+        )  # fmt: skip
         return (
             sa.select(self.usage_id.label("usage_id"), *sums)
             .select_from(source)
-            .where(_row.live == 1, self.is_counted)
+            .where(self.is_counted)
             .group_by(self.usage_id)
         )
 
     @property
     def orphans(self) -> sa.Select[Any]:
         """The keys of the usage rows that are missing, and the sums that they must have."""
-        sums = SUM_RESERVED, SUM_USED, SUM_RESERVED + SUM_USED, sa.literal(0)
+        sums = SUM_RESERVED, SUM_USED, SUM_RESERVED + SUM_USED, sa.literal(0), _SUM_METER
         return (
             sa.select(_row.project_id, *self.key, *_NO_COUNTERS, *sums)
             .select_from(reservations.outerjoin(quota_usages, self.counts))
@@ -192,6 +211,7 @@ def _audit_query() -> sa.CompoundSelect[Any]:
     reserved = sa.func.coalesce(sums.c.reserved, 0)
     used = sa.func.coalesce(sums.c.used, 0)
     below, kept = sa.func.coalesce(children.c.subtree, 0), sa.func.coalesce(children.c.promised, 0)
+    metered = sa.func.coalesce(sums.c.metered, 0) + sa.func.coalesce(children.c.metered, 0) + _usage.meter_base
     present = (
         sa.select(
             _usage.project_id,
@@ -202,10 +222,13 @@ def _audit_query() -> sa.CompoundSelect[Any]:
             _usage.subtree,
             _usage.promised,
             _usage.minimum,
+            _usage.metered,
+            _usage.meter_base,
             reserved.label("true_reserved"),
             used.label("true_used"),
             (used + reserved + below).label("true_subtree"),
             kept.label("true_promised"),
+            metered.label("true_metered"),
         )
         .select_from(
             sa.outerjoin(quota_usages, sums, sums.c.usage_id == _usage.id).outerjoin(
@@ -223,6 +246,7 @@ def _audit_query() -> sa.CompoundSelect[Any]:
                 _usage.used != used,
                 _usage.subtree != used + reserved + below,
                 _usage.promised != kept,
+                _usage.metered != metered,
             ),
             sa.or_(_usage.project_id != TOTAL, _is_limited(_usage)),
         )
@@ -255,6 +279,7 @@ def _sums_of(child: Any) -> tuple[sa.Label[Any], ...]:
     return (
         sa.func.sum(child.c.subtree).label("subtree"),
         sa.func.sum(passed_on - child.c.subtree).label("promised"),
+        sa.func.sum(child.c.metered).label("metered"),
     )
 
 
@@ -274,7 +299,7 @@ def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
     return (
         sa.select(
             children.c.parent_id, children.c.resource, children.c.pod, *_NO_COUNTERS,
-            sa.literal(0), sa.literal(0), children.c.subtree, children.c.promised,
+            sa.literal(0), sa.literal(0), children.c.subtree, children.c.promised, children.c.metered,
         )
         .select_from(
             sa.outerjoin(
@@ -298,10 +323,18 @@ def audit(connection: sa.Connection) -> list[Drift]:
     for row in connection.execute(_audit_query()):
         key = UsageKey(row.project_id, row.resource, row.pod)
         expected = Counters(
-            int(row.true_used), int(row.true_reserved), int(row.true_subtree), int(row.true_promised), row.minimum or 0
+            used=int(row.true_used),
+            reserved=int(row.true_reserved),
+            subtree=int(row.true_subtree),
+            promised=int(row.true_promised),
+            minimum=row.minimum or 0,
+            metered=int(row.true_metered),
+            meter_base=row.meter_base or 0,
         )
         if row.reserved is not None:
-            recorded = Counters(row.used, row.reserved, row.subtree, row.promised, row.minimum)
+            recorded = Counters(
+                row.used, row.reserved, row.subtree, row.promised, row.minimum, row.metered, row.meter_base
+            )
             drifts.append(Drift(key, recorded, expected))
             continue
         # The query returns a project's usage in each pod and its children's as several rows; add them to one Drift.
@@ -311,6 +344,7 @@ def audit(connection: sa.Connection) -> list[Drift]:
             reserved=expected.reserved + part.reserved,
             subtree=expected.subtree + part.subtree,
             promised=expected.promised + part.promised,
+            metered=expected.metered + part.metered,
         )
     drifts += [Drift(key, None, expected) for key, expected in rowless.items()]
     return sorted(drifts, key=lambda drift: drift.key)
@@ -325,8 +359,15 @@ def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, 
     return int(reserved or 0), int(used or 0)
 
 
+def meter_sum(connection: sa.Connection, node: Node) -> int:
+    """The sum of the meters of all reservations of the row, also of those that have ended."""
+    kind = next(one for one in reversed(KINDS) if one.includes(node.key))
+    names = {"b_id": node.usage_id, "b_project": node.project_id, "b_resource": node.resource, "b_pod": node.pod}
+    return int(connection.execute(sa.select(_SUM_METER).where(kind.is_of_row), names).scalar_one() or 0)
+
+
 def children_total(connection: sa.Connection, node: Node) -> Counters:
-    """What the rows of the direct children make of this row (``subtree``, ``promised``); of a total, those of roots."""
+    """What the rows of the direct children make of this row, with their meters; of a total, those of all roots."""
     is_total, child = node.project_id == TOTAL, quota_usages.alias("child")
     query = (
         sa.select(*_sums_of(child))
@@ -334,11 +375,11 @@ def children_total(connection: sa.Connection, node: Node) -> Counters:
         .where(child.c.pod == node.pod, child.c.resource == node.resource)
         .where(*_is_root_row(child.c) if is_total else (projects.c.parent_id == node.project_id,))
     )
-    subtree, promised = connection.execute(query).one()
-    return Counters(subtree=int(subtree or 0), promised=int(promised or 0))
+    subtree, promised, metered = connection.execute(query).one()
+    return Counters(subtree=int(subtree or 0), promised=int(promised or 0), metered=int(metered or 0))
 
 
 def link(connection: sa.Connection, usage_id: int, project_id: str, resource: str) -> None:
-    """Link a project's live reservations to their usage row after that row was recreated."""
-    is_linked = (_row.project_id == project_id, _row.resource == resource, _row.live == 1)
+    """Link a project's reservations to their usage row after that row was recreated."""
+    is_linked = (_row.project_id == project_id, _row.resource == resource)
     connection.execute(sa.update(reservations).where(*is_linked).values(usage_id=usage_id))

@@ -62,6 +62,12 @@ quota_usages = sa.Table(
     sa.Column("minimum", sa.Integer, nullable=False, server_default="0"),
     # What the minimums below keep beyond subtree; see db/minimums.py.
     sa.Column("promised", sa.BigInteger, nullable=False, server_default="0"),
+    # The meter: at the second t, metered + subtree * t device-seconds were used; see db/meters.py.
+    sa.Column("metered", sa.BigInteger, nullable=False, server_default="0"),
+    # What purges, resizes, transfers and moves have left in metered.
+    sa.Column("meter_base", sa.BigInteger, nullable=False, server_default="0"),
+    # The second at which the open month of the meter ends.
+    sa.Column("month_ends", sa.Integer, nullable=False, server_default=str(2**31 - 1)),
     # A random number, another one after each move of the project. A charge compares it; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
     # The last notified threshold (percent of the limit; 101: over it); see usages.py.
@@ -107,6 +113,8 @@ reservations = sa.Table(
     # The highest id of a reservation when this one ended: it ended after that one was made, and before any with a
     # higher id. NULL while it is live. See record 0009.
     sa.Column("ended_after", sa.Integer),
+    # What it has added to metered of its usage row: -delta * the second of its reserve + delta * that of its end.
+    sa.Column("meter", sa.BigInteger, nullable=False, server_default="0"),
     # The program that made it, if several share the ledger: see Claim.source. Not indexed: queries by it are rare.
     sa.Column("source", _name()),
     # The provider whose capacity it takes, while it is live. NULL: it takes none. Not indexed: only reports and repairs
@@ -161,6 +169,54 @@ reservation_changes = sa.Table(
     sa.UniqueConstraint("uuid", name="uuid"),
     sa.UniqueConstraint("reservation_id", "generation", name="reservation_generation"),
     sqlite_autoincrement=True,
+    **_MYSQL_TABLE,
+)
+
+# The device-seconds of a usage row from its beginning to the end of each month that a later change has closed: those of
+# a month are a difference. Kept when the project is removed. See db/meters.py.
+usage_months = sa.Table(
+    "usage_months",
+    metadata,
+    sa.Column("project_id", _name(), primary_key=True),
+    sa.Column("pod", _name(), primary_key=True),
+    sa.Column("resource", _name(), primary_key=True),
+    # The number of months since January 2020.
+    sa.Column("month", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("device_seconds", sa.BigInteger, nullable=False),
+    **_MYSQL_TABLE,
+)
+
+# The device-hours that a project, with all below it, may use in a period. See hours/tables.py.
+budgets = sa.Table(
+    "budgets",
+    metadata,
+    sa.Column("created_at", _moment()),
+    sa.Column("updated_at", _moment()),
+    sa.Column("project_id", _name(), primary_key=True),
+    sa.Column("resource", _name(), primary_key=True),
+    # Hours.
+    sa.Column("amount", sa.BigInteger, nullable=False),
+    sa.Column("carry", sa.BigInteger, nullable=False),
+    # The number of months of each period; NULL: one period, from starts to ends (months since January 2020).
+    sa.Column("months", sa.SmallInteger),
+    sa.Column("starts", sa.Integer, nullable=False),
+    sa.Column("ends", sa.Integer),
+    # Whether reserves are refused; otherwise notices alone are sent.
+    sa.Column("enforce", sa.SmallInteger, nullable=False),
+    # The last notified threshold (percent), and the first month of the period in which it was reached.
+    sa.Column("notified_level", sa.SmallInteger, nullable=False, server_default="0"),
+    sa.Column("notified_period", sa.Integer, nullable=False, server_default="0"),
+    **_MYSQL_TABLE,
+)
+
+# Corrections of what a budget counts, in device-seconds: by the month in which they were made.
+budget_adjustments = sa.Table(
+    "budget_adjustments",
+    metadata,
+    sa.Column("project_id", _name(), primary_key=True),
+    sa.Column("resource", _name(), primary_key=True),
+    sa.Column("month", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("device_seconds", sa.BigInteger, nullable=False),
     **_MYSQL_TABLE,
 )
 

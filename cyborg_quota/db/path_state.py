@@ -12,6 +12,7 @@ depends on the path, not on the number of projects::
     UNION ALL SELECT 'limit', ... of the totals
     UNION ALL SELECT 'override', project_id, resource, NULL, hard_limit, generation, ordinal FROM limit_overrides on ...
     UNION ALL SELECT 'default', NULL, resource, NULL, hard_limit, NULL, NULL FROM limit_defaults
+    UNION ALL SELECT 'budget', project_id, resource, NULL, NULL, NULL, NULL FROM budgets on the path
 
 ``read_path`` reads the ids and the generations of the usage rows in place of their counters. A change of a limit renews
 the generation of the usage row that it bounds (charges.py), so that a charge by these limits is refused from then
@@ -32,11 +33,12 @@ import sqlalchemy as sa
 from cyborg_quota.db import clock, dialects, overrides, projects, usages
 from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.db.models import limit_defaults, limit_overrides, project_limits, quota_usages
+from cyborg_quota.db.models import budgets, limit_defaults, limit_overrides, project_limits, quota_usages
 from cyborg_quota.db.models import projects as projects_table
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.db.usages import Node
 from cyborg_quota.types import TOTAL, Counters, ResourceKey, UsageKey, grouped
+from cyborg_quota.types.hours import BudgetPeriod
 
 _FRESH_SECONDS: Final = 60
 """The age at which limits are read again in any case."""
@@ -49,8 +51,8 @@ class PathState:
     ``project_limits``: the limits of the projects, or the overrides in their place that apply at that moment.
     ``defaults``: the default limits, by resource. Values that are not stored are missing. ``totals`` has the total
     limits, by resource; what they count is in ``counters``, with the project id TOTAL. ``overrides``: the end of the
-    override that is in ``project_limits``, and the limit that is set without it. The states of ``read_many`` share
-    these mappings.
+    override that is in ``project_limits``, and the limit that is set without it. ``budgets``: the rows that have one.
+    The states of ``read_many`` share these.
     """
 
     project_ids: Sequence[str]
@@ -59,6 +61,7 @@ class PathState:
     defaults: Mapping[str, int]
     totals: Mapping[str, int] = dataclasses.field(default_factory=dict)
     overrides: Mapping[UsageKey, tuple[datetime.datetime, int | None]] = dataclasses.field(default_factory=dict)
+    budgets: Collection[UsageKey] = ()
 
     @property
     def resources(self) -> list[str]:
@@ -70,13 +73,14 @@ class PathState:
 class ProjectPath:
     """The path of one project, leaf first, and the usage rows along it, by key.
 
-    ``limits`` are the stored limits of these keys (without counters), as of the moment at which the rows
-    were read; None: they were not read. ``until``: when an override on the path begins or ends next, in microseconds
-    since 1970 by the database's clock; None: never. ``bounds``: what the limit driver has made of the limits for the
-    last charge, with its resources; see LimitDriver.is_pure.
+    ``limits`` are the stored limits of these keys (without counters), as of the moment at which the rows were read;
+    None: they were not read. ``budgets``: those that bound the rows. ``until``: when an override or the period of a
+    budget on the path begins or ends next, in microseconds since 1970 by the database's clock; None: never.
+    ``bounds``: what the limit driver has made of the limits for the last charge, with its resources; see
+    LimitDriver.is_pure.
     """
 
-    __slots__ = ("_rows", "bounds", "charged", "fresh_until", "limits", "project_ids", "until")
+    __slots__ = ("_rows", "bounds", "budgets", "charged", "fresh_until", "is_known", "limits", "project_ids", "until")
 
     def __init__(
         self,
@@ -85,17 +89,28 @@ class ProjectPath:
         totals: Mapping[str, Node] | None = None,
         limits: PathState | None = None,
         until: int | None = None,
+        *,
+        is_known: bool = True,
     ) -> None:
         self.project_ids = tuple(project_ids)
         self.limits = limits
         self.bounds: tuple[tuple[str, ...], Any] | None = None
+        self.budgets: dict[UsageKey, BudgetPeriod] = {}
         self.until = until
         self._rows = rows
         self.fresh_until = time.monotonic() + _FRESH_SECONDS
-        self.charged = {key: nodes for key, nodes in rows.items() if len(nodes) == len(self.project_ids)}
+        self.is_known = is_known
+        # (A project that was removed may have rows: it must be added again before it is charged.)
+        charged = rows if is_known else {}
+        self.charged = {key: nodes for key, nodes in charged.items() if len(nodes) == len(self.project_ids)}
         for resource, total in (totals or {}).items():
             if (key := ResourceKey(resource)) in self.charged:
                 self.charged[key] += (total,)
+
+    def limit_meters(self, periods: Iterable[BudgetPeriod], until: int | None) -> None:
+        """Add the budgets on the path, which apply until the time ``until``."""
+        self.budgets = {period.budget.key: period for period in periods if period.budget.enforce}
+        self.until = min((one for one in (self.until, until) if one is not None), default=None)
 
     def nodes(self, key: ResourceKey) -> tuple[Node, ...] | None:
         """The rows to charge: leaf first, the total over all projects last; None if a row does not exist yet."""
@@ -129,9 +144,10 @@ _USAGE: Final = "usage"
 _LIMIT: Final = "limit"
 _OVERRIDE: Final = "override"
 _DEFAULT: Final = "default"
+_BUDGET: Final = "budget"
 _IS_TOTAL: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{TOTAL}'")
 
-_VALUES: Final = ("value_1", "value_2", "value_3", "value_4", "value_5")
+_VALUES: Final = ("value_1", "value_2", "value_3", "value_4", "value_5", "value_6")
 
 _ALL_PODS: Final[sa.ColumnElement[str]] = sa.literal_column("''")
 
@@ -227,6 +243,7 @@ def _path(project_id: str, parents: Mapping[str, str | None]) -> list[str]:
 def _state(rows: Sequence[Any]) -> PathState:
     """What the rows have, without a path."""
     counters, limits, defaults, totals = {}, {}, {}, {}
+    budgeted = set()
     active: list[tuple[UsageKey, int, int, int, Any]] = []
     for kind, owner, resource, pod, first, second, third, *counted, _, ends_at, _ in rows:
         if kind == _USAGE:
@@ -239,11 +256,13 @@ def _state(rows: Sequence[Any]) -> PathState:
             active.append((UsageKey(owner, resource), first, second, third, ends_at))
         elif kind == _DEFAULT:
             defaults[resource] = first
+        elif kind == _BUDGET:
+            budgeted.add(UsageKey(owner, resource))
     planned = {}
     for key, (limit, ends_at) in overrides.latest(active).items():
         planned[key] = clock.moment_of(ends_at), limits.get(key)
         limits[key] = limit
-    return PathState((), counters, limits, defaults, totals, planned)
+    return PathState((), counters, limits, defaults, totals, planned, budgeted)
 
 
 @functools.cache
@@ -277,14 +296,18 @@ def _query(dialect: Dialect, scope: Scope, which: Which) -> sa.CompoundSelect[An
         on_the_path = rows.where(sa.and_(on_path(columns["project_id"]), wanted(columns)))
         return [on_the_path, of_totals.where(wanted(columns)) if is_charged else of_totals]
 
-    counters = (usage.id, usage.generation, usage.minimum) if is_charged else usages.COUNTERS
+    counters = (usage.id, usage.generation, usage.minimum) if is_charged else usages.COUNTERS[:6]
     rows = _columns(_USAGE, usage.project_id, usage.resource, usage.pod, *counters)
-    branches = [_columns(_PATH, edges.project_id, edges.parent_id), *with_totals(rows, usage)]
+    known = projects_table.alias("known")
+    is_known = sa.select(sa.literal_column("1")).where(known.c.project_id == edges.project_id).scalar_subquery()
+    branches = [_columns(_PATH, edges.project_id, edges.parent_id, None, is_known), *with_totals(rows, usage)]
     if is_charged and scope != "project":
         return sa.union_all(*branches)
     branches += with_totals(_columns(_LIMIT, limit.project_id, limit.resource, limit.pod, limit.hard_limit), limit)
     defaults = _columns(_DEFAULT, None, default.resource, None, default.hard_limit)
     branches.append(defaults.where(wanted(default)) if is_charged else defaults)
+    is_wanted = sa.and_(on_path(budgets.c.project_id), wanted(budgets.c))
+    branches.append(_columns(_BUDGET, budgets.c.project_id, budgets.c.resource).where(is_wanted))
     amounts = override.hard_limit, override.generation, override.ordinal
     planned = _columns(_OVERRIDE, override.project_id, override.resource, None, *amounts)
     planned = planned.where(sa.and_(on_path(override.project_id), wanted(override)))
@@ -339,7 +362,7 @@ def read_path(connection: sa.Connection, project_id: str, keys: Collection[Resou
     path = _paths([project_id], rows)[project_id]
     planned = [row for row in rows if row[0] == _OVERRIDE]
     boundaries = [moment for *_, starts_at, ends_at, now in planned for moment in (starts_at, ends_at) if moment > now]
-    in_force = [row for row in rows if row[0] == _LIMIT or row[0] == _DEFAULT]
+    in_force = [row for row in rows if row[0] in {_LIMIT, _DEFAULT, _BUDGET}]
     in_force += [row for row in planned if row[-3] <= row[-1]]
     path.limits = dataclasses.replace(_state(in_force), project_ids=path.project_ids)
     if boundaries:
@@ -367,6 +390,7 @@ def _path_rows(
 
 def _paths(project_ids: Sequence[str], rows: Sequence[Any]) -> dict[str, ProjectPath]:
     parents = {row.project_id: row.resource for row in rows if row.kind == _PATH}
+    known = {row.project_id for row in rows if row.kind == _PATH and row.value_1}
     by_project = grouped((row for row in rows if row.kind == _USAGE), lambda row: row.project_id)
     totals = {row.resource: _node(row, _TOTAL_DEPTH) for row in by_project.get(TOTAL, ())}
     paths = {}
@@ -378,7 +402,8 @@ def _paths(project_ids: Sequence[str], rows: Sequence[Any]) -> dict[str, Project
         for depth, owner in zip(range(len(path) - 1, -1, -1), path, strict=True):
             for row in by_project.get(owner, ()):
                 nodes.setdefault(ResourceKey(row.resource, row.pod), []).append(_node(row, depth))
-        paths[project_id] = ProjectPath(path, {key: tuple(found) for key, found in nodes.items()}, totals)
+        by_key = {key: tuple(found) for key, found in nodes.items()}
+        paths[project_id] = ProjectPath(path, by_key, totals, is_known=project_id in known)
     return paths
 
 
@@ -393,6 +418,7 @@ _ZERO_ROW: Final = {
     "reserved": 0,
     "used": 0,
     "subtree": 0,
+    "month_ends": sa.bindparam("b_ends"),
     "generation": sa.bindparam("b_generation"),
     "created_at": clock.utc_now(),
 }
@@ -426,6 +452,7 @@ def make_row(connection: sa.Connection, key: UsageKey) -> None:
     """Insert a usage row of zeros. The transaction must have locked or added the project (``lock_many``)."""
     parameters = {f"b_{name}": value for name, value in key._asdict().items()}
     parameters = {"b_project": parameters.pop("b_project_id"), **parameters, "b_generation": usages.new_generation()}
+    parameters["b_ends"] = clock.end_of_month(clock.read_second(connection))
     dialects.of(connection).insert_or_ignore(connection, quota_usages, _ZERO_ROW, parameters)
 
 
@@ -437,7 +464,8 @@ def make_rows(connection: sa.Connection, path: ProjectPath, keys: Collection[Res
     """
     leaf = path.project_ids[0]
     lacking = {UsageKey(project_id, *key) for key in path.missing(keys) for project_id in path.lacking(key)}
-    projects.lock_or_add(connection, {key.project_id for key in lacking}, leaf)
+    unknown = () if path.is_known else (leaf,)
+    projects.lock_or_add(connection, {key.project_id for key in lacking}.union(unknown), leaf)
     if read_path(connection, leaf, keys).project_ids != path.project_ids:
         raise ConcurrentChange
     for key in sorted(lacking):

@@ -3,15 +3,19 @@
 
 A charge is a conditional UPDATE. It changes one row; if it changes none, the charge is refused::
 
-    UPDATE quota_usages SET reserved = reserved + :reserved, used = used + :used, subtree = subtree + :subtree
+    UPDATE quota_usages SET reserved = reserved + :reserved, used = used + :used, subtree = subtree + :subtree,
+      metered = metered - :subtree * :at                                    -- device-seconds, see meters.py
     WHERE id = :id AND generation = :generation            -- the path is still the one that was read
       AND used + reserved <= :max_held AND subtree + promised <= :max_subtree -- the limits
+      AND metered + subtree * (:at + :ahead) <= :max_metered                -- the budget
+      AND :at < month_ends                                                  -- the month of the meter is not over
       AND now - :until < '1970-01-01'                                         -- until the limits change
       AND reserved + :reserved >= 0 AND used + :used >= 0 AND subtree + :subtree >= 0
 
 ``:max_held`` is the limit minus the amount of the charge, that is the maximum of ``used + reserved`` before the change;
-``:max_subtree`` likewise (``values``). ``:until`` is in microseconds since the epoch. (A charge that waits for the lock
-of its row may compare the time at which it began to wait.)
+``:max_subtree`` and ``:max_metered`` likewise (``values``). ``:at`` is the second of the call (clock.py). ``:until`` is
+in microseconds since the epoch. (A charge that waits for the lock of its row may compare the time at which it began to
+wait.)
 
 On a path with a minimum, it also adds to ``promised`` (minimums.py).
 
@@ -41,7 +45,10 @@ from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Page, ResourceKey, U
 _usage = quota_usages.c
 _KEY: Final = (_usage.project_id, _usage.resource, _usage.pod)
 _NO_BOUND = 2**62
-"""The bound of a charge without a limit: no subtree can hold that much. One statement text thus serves all charges."""
+"""The bound of a charge that does not grow. One statement text thus serves all charges."""
+_NO_METER_BOUND: Final = 2**63 - 1
+MAX_COUNTED: Final = 2**33 - 1
+"""The maximum of ``subtree``, so that no meter leaves 64 bits before the year 2050: 2**33 devices * 2**30 seconds."""
 _NO_END: Final = 2**53
 """The end, in the year 2255, of limits that do not change. (A greater number would precede the range of dates.)"""
 
@@ -79,8 +86,9 @@ class Posting:
     ``max_held`` is the limit of ``used + reserved``, ``max_subtree`` that of ``subtree + promised``. A limit is
     compared only if what it bounds grows. ``above``: the id of the row above, to which the amount is passed on.
     ``has_minimum``: the row has one, so that it may pass on another amount than is added to it (minimums.py).
-    ``until``: the time at which these limits end, by the database's clock, in microseconds since the
-    epoch (UTC); None: they do not end. From then on, the posting is refused if it grows.
+    ``max_metered``: the limit of the device-seconds that are used, and of those that all that is held then uses within
+    the next ``ahead`` seconds. ``until``: the time at which these limits end, by the database's clock, in microseconds
+    since the epoch (UTC); None: they do not end. From then on, the posting is refused if it grows.
     """
 
     node: Node
@@ -92,6 +100,8 @@ class Posting:
     has_minimum: bool = False
     max_held: int | None = None
     max_subtree: int | None = None
+    max_metered: int | None = None
+    ahead: int = 0
     until: int | None = None
 
     @property
@@ -112,6 +122,8 @@ class Posting:
             self.has_minimum or other.has_minimum,
             _least(self.max_held, other.max_held),
             _least(self.max_subtree, other.max_subtree),
+            _least(self.max_metered, other.max_metered),
+            max(self.ahead, other.ahead),
             _least(self.until, other.until),
         )
 
@@ -121,7 +133,9 @@ def _least(*values: int | None) -> int | None:
     return min((value for value in values if value is not None), default=None)
 
 
-COLUMNS: Final = ("id", "generation", "reserved", "used", "subtree", "max_held", "max_subtree", "until")
+COLUMNS: Final = (
+    "id", "generation", "reserved", "used", "subtree", "max_held", "max_subtree", "max_metered", "ahead", "until"
+)  # fmt: skip
 """The values of a charge, in the order of ``values``."""
 _COUNTED: Final = ("reserved", "used", "subtree", "promised")
 
@@ -129,11 +143,14 @@ _COUNTED: Final = ("reserved", "used", "subtree", "promised")
 def values(posting: Posting) -> tuple[int, ...]:
     """The values of COLUMNS for one row.
 
-    ``max_held`` also keeps ``used + reserved`` within the width of its column (MAX_AMOUNT), whatever the limit.
+    ``max_held`` also keeps ``used + reserved`` within the width of its column (MAX_AMOUNT), whatever the limit;
+    ``max_subtree`` keeps the meter within that of its own (MAX_COUNTED).
     """
     node, growth, counted = posting.node, posting.used + posting.reserved, posting.subtree + posting.promised
     max_held = MAX_AMOUNT if posting.max_held is None else min(MAX_AMOUNT, posting.max_held)
-    max_subtree = _NO_BOUND if posting.max_subtree is None else min(_NO_BOUND, posting.max_subtree)
+    max_subtree = MAX_COUNTED if posting.max_subtree is None else min(MAX_COUNTED, posting.max_subtree)
+    has_budget = posting.max_metered is not None and posting.subtree > 0
+    max_metered = (posting.max_metered or 0) - posting.subtree * posting.ahead if has_budget else _NO_METER_BOUND
     return (
         node.usage_id,
         node.generation,
@@ -142,11 +159,15 @@ def values(posting: Posting) -> tuple[int, ...]:
         posting.subtree,
         max_held - growth if growth > 0 else _NO_BOUND,
         max_subtree - counted if counted > 0 else _NO_BOUND,
+        max_metered,
+        posting.ahead if has_budget else 0,
         posting.until if posting.until is not None and posting.grows else _NO_END,
     )
 
 
-def charge_update(of: Mapping[str, sa.ColumnElement[Any]], *is_row: sa.ColumnElement[bool]) -> sa.Update:
+def charge_update(
+    of: Mapping[str, sa.ColumnElement[Any]], *is_row: sa.ColumnElement[bool], at: sa.ColumnElement[int] = clock.at
+) -> sa.Update:
     """The UPDATE of a charge. ``of``: an expression for each of COLUMNS, and for ``promised`` if it changes.
 
     ``is_row``: what selects the rows.
@@ -157,11 +178,15 @@ def charge_update(of: Mapping[str, sa.ColumnElement[Any]], *is_row: sa.ColumnEle
         _usage.generation == of["generation"],
         _usage.used + _usage.reserved <= of["max_held"],
         _usage.subtree + _usage.promised <= of["max_subtree"],
+        _usage.metered + _usage.subtree * (at + of["ahead"]) <= of["max_metered"],
+        at < _usage.month_ends,
         # (A comparison that SQLite, too, makes with the precision of a microsecond.)
         clock.utc_after(-of["until"]) < sa.literal_column("'1970-01-01'"),
         *(value >= zero for value in counted.values()),
     )
-    return sa.update(quota_usages).where(*is_row, *conditions).values({**counted, _usage.updated_at: clock.utc_now()})
+    metered = {_usage.metered: _usage.metered - of["subtree"] * at}
+    changed = {**counted, **metered, _usage.updated_at: clock.utc_now()}
+    return sa.update(quota_usages).where(*is_row, *conditions).values(changed)
 
 
 def has_id(usage_id: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
@@ -192,7 +217,7 @@ def _argument_names(index: int) -> tuple[str, ...]:
 
 
 def arguments(postings: Iterable[Posting]) -> dict[str, int]:
-    """The parameters of ``charge_rows``."""
+    """The parameters of ``charge_rows``, but the second of the call."""
     return {
         name: value
         for index, posting in enumerate(postings)
@@ -203,11 +228,11 @@ def arguments(postings: Iterable[Posting]) -> dict[str, int]:
 _CHARGE: Final = Statement(charge_rows(1))
 
 
-def charge(connection: sa.Connection, posting: Posting) -> bool:
+def charge(connection: sa.Connection, posting: Posting, at: int) -> bool:
     """Apply ``posting`` to its row if generation and bounds allow it. False: refused, and nothing was written."""
     if posting.promised:
-        return charge_locked(connection, [posting])
-    return _CHARGE(connection, arguments([posting])).rowcount == 1
+        return charge_locked(connection, [posting], at)
+    return _CHARGE(connection, {**arguments([posting]), "b_at": at}).rowcount == 1
 
 
 @functools.cache
@@ -215,10 +240,10 @@ def _charge_promised(size: int) -> Statement:
     return Statement(charge_rows(size, (*COLUMNS, "promised")))
 
 
-def charge_locked(connection: sa.Connection, postings: Sequence[Posting]) -> bool:
+def charge_locked(connection: sa.Connection, postings: Sequence[Posting], at: int) -> bool:
     """As ``charge``, of several rows, which are locked; also what they add to ``promised``. False: one is refused."""
     promised = {f"b_promised_{index}": posting.promised for index, posting in enumerate(postings)}
-    result = _charge_promised(len(postings))(connection, {**arguments(postings), **promised})
+    result = _charge_promised(len(postings))(connection, {**arguments(postings), **promised, "b_at": at})
     return result.rowcount == len(postings)
 
 
@@ -241,7 +266,9 @@ def lock_usage_row(connection: sa.Connection, node: Node) -> bool:
 COUNTS_WHOLE: Final = _usage.pod == sa.literal_column("''")
 """The rows that count all pods."""
 
-COUNTERS: Final = (_usage.used, _usage.reserved, _usage.subtree, _usage.promised, _usage.minimum)
+COUNTERS: Final = (
+    _usage.used, _usage.reserved, _usage.subtree, _usage.promised, _usage.minimum, _usage.metered, _usage.meter_base
+)  # fmt: skip
 """The columns of Counters, in its order."""
 _COUNTERS = sa.select(*_KEY, *COUNTERS)
 
@@ -367,10 +394,15 @@ def is_any_held(connection: sa.Connection, project_id: str) -> bool:
 
 
 def delete_zeros(connection: sa.Connection, project_id: str) -> int:
-    """Delete the usage rows of the project whose counters are all 0. Returns the number of the others."""
-    of_project = _usage.project_id == project_id
+    """Delete the usage rows of the project whose counters are all 0. Returns the number of those that hold something.
+
+    A row that is metered stays: the report has what a removed project has used.
+    """
+    of_project, held = _usage.project_id == project_id, COUNTERS[:5]
     connection.execute(sa.delete(quota_usages).where(of_project, *(value == 0 for value in COUNTERS)))
-    left: int = connection.execute(sa.select(sa.func.count()).select_from(quota_usages).where(of_project)).scalar_one()
+    is_held = sa.or_(*(value != 0 for value in held))
+    count = sa.select(sa.func.count()).select_from(quota_usages).where(of_project, is_held)
+    left: int = connection.execute(count).scalar_one()
     return left
 
 
@@ -395,7 +427,7 @@ def row_ids(connection: sa.Connection, project_ids: Iterable[str]) -> dict[Usage
 
 def insert_zeros(connection: sa.Connection, keys: Iterable[UsageKey]) -> None:
     """Insert usage rows of zeros. The transaction must have locked the projects."""
-    zeros = {"reserved": 0, "used": 0, "subtree": 0}
+    zeros = {"reserved": 0, "used": 0, "subtree": 0, "month_ends": clock.end_of_month(clock.read_second(connection))}
     rows = [{**key._asdict(), "generation": new_generation(), **zeros} for key in keys]
     insert_many(connection, quota_usages, rows)
 

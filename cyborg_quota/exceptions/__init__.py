@@ -88,9 +88,35 @@ class OverQuota(QuotaError):
     resource and scope.
     """
 
+    title: ClassVar[str] = "Quota exceeded:"
+
     def __init__(self, overs: Iterable[Over]) -> None:
         self.overs = sorted(overs)
-        super().__init__("Quota exceeded: " + listed(self.overs, MAX_VIOLATIONS))
+        super().__init__(f"{self.title} {listed(self.overs, MAX_VIOLATIONS)}")
+
+    @classmethod
+    def of(cls, overs: Iterable[Over]) -> OverQuota:
+        """OverQuota, or BudgetExceeded if only budgets are exceeded."""
+        overs = list(overs)
+        return (BudgetExceeded if all(over.budget for over in overs) else OverQuota)(overs)
+
+
+class BudgetExceeded(OverQuota):
+    """The request would exceed a budget of accelerator-hours, and no limit. Nothing was charged."""
+
+    title = "Budget exceeded for"
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class BudgetNotFound(NotFound, text="Project {project_id!r} has no budget{of} now."):
+    """There is no such budget, or no period of it is going on. ``resource`` None: of no resource."""
+
+    project_id: str
+    resource: str | None = None
+
+    @property
+    def of(self) -> str:
+        return "" if self.resource is None else f" of {safe_repr(self.resource)}"
 
 
 class OverCapacity(QuotaError):
@@ -212,6 +238,15 @@ class UsageOverflow(
     project_id: str
     resource: str
     requested: int
+
+
+class MeterOverflow(
+    UsageOverflow,
+    text="Project {project_id} cannot hold {requested} more of {resource}: a project above it, or all projects "
+    "together, would hold more than 8589934591, and the device-seconds that it uses would not fit into 64 bits. "
+    "Release some first, or count the resource in larger units.",
+):
+    """The sum over a subtree would be too large for its meter (db/usages.py, MAX_COUNTED)."""
 
 
 # --- reservations --------------------------------------------------------------------------------------------

@@ -66,13 +66,13 @@ class Healer:
             if key.project_id == TOTAL:
                 change_log.serialize(connection)
                 before, after = charges.restore_total(connection, key.resource)
-                return None if before == after else Drift(key, before, after)
+                return None if before.is_same(after) else Drift(key, before, after)
             nodes = path_state.read_nodes(connection, key)
             if not nodes or not usages.lock_usage_row(connection, nodes[0]):
                 raise ConcurrentChange
             if is_orphan:
                 maintenance.link(connection, nodes[0].usage_id, key.project_id, key.resource)
             before, after = charges.recount(connection, nodes[0])
-            return None if before == after else Drift(key, before, after)
+            return None if before.is_same(after) else Drift(key, before, after)
 
         return self._database.write(work)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import history, maintenance, reservations
+from cyborg_quota.db import charges, history, maintenance, reservations
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.history import ExpiryPosition
 from cyborg_quota.db.prepared import chunks
@@ -153,10 +153,14 @@ class Reservations:
         """
         progress = progress or (lambda _: None)
         purged, count = 0, self._batch_rows
+
+        def work(connection: Connection) -> int:
+            number, metered = maintenance.purge_ended(connection, age_microseconds, self._batch_rows)
+            charges.keep(connection, metered)
+            return number
+
         while count == self._batch_rows:
-            count = self._database.write(
-                lambda connection: maintenance.purge_ended(connection, age_microseconds, self._batch_rows)
-            )
+            count = self._database.write(work)
             purged += count
             progress(count)
         count = _GROUPS_PER_PAGE

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, reservations, usages
+from cyborg_quota.db import charges, meters, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.ledger.enforcers import (
@@ -131,10 +131,11 @@ class Reserver:
         def work(connection: Connection) -> ReserveResult:
             if consumers and reservations.any_live(connection, request.project_id, consumers):
                 return False
-            reservations.insert(connection, rows)
+            at = meters.time_of(connection)
+            reservations.insert(connection, rows, at)
             for enforcer in enforcers:
                 enforcer.charge(connection, pending)
-            charges.apply(connection, merged)
+            charges.apply(connection, merged, at)
             return True
 
         def single_statement(connection: Connection) -> ReserveResult:

@@ -19,7 +19,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, history, reservations, usages
+from cyborg_quota.db import charges, history, meters, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.reservations import Amendment
@@ -140,10 +140,10 @@ class Amender:
         ]
 
         def work(connection: Connection) -> bool:
-            self._amend(connection, changes)
+            at = self._amend(connection, changes)
             for enforcer in self._enforcers:
                 enforcer.resize(connection, rows, request.amounts)
-            charges.apply(connection, postings)
+            self._apply(connection, postings, rows, at)
             return True
 
         try:
@@ -167,8 +167,10 @@ class Amender:
         # (They grow if the sender, or a project above it, has a minimum, which keeps what is sent away.) If the sender
         # moves meanwhile, the generations of the rows refuse ``sending``, and the call retries.
         nodes = [node for key in keys for node in sending.nodes(key) or ()]
-        unchanged = set() if any(node.minimum for node in nodes) else {node.key for node in nodes}
+        shared = {node.key for node in nodes}
+        unchanged = set() if any(node.minimum for node in nodes) else shared
         charge, added = self._charge(request.receiver, {row: row.delta for row in rows}, unchanged)
+        charge.budgets = {key: budget for key, budget in charge.budgets.items() if key not in shared}
         for state, amounts in sent.items():
             added += Charge(request.sender, amounts, sending).postings(amounts, state)
         try:
@@ -185,8 +187,7 @@ class Amender:
         def work(connection: Connection) -> bool:
             if reservations.any_live(connection, request.receiver, [request.consumer]):
                 raise _ReceiverHolds
-            self._amend(connection, changes)
-            charges.apply(connection, postings)
+            self._apply(connection, postings, rows, self._amend(connection, changes))
             return True
 
         try:
@@ -221,14 +222,27 @@ class Amender:
             ]
         return charge, [posting for state, some in by_state.items() for posting in charge.postings(some, state)]
 
-    def _amend(self, connection: Connection, changes: Sequence[Amendment]) -> None:
-        """Change the project and the amount of live rows, and record it.
+    def _amend(self, connection: Connection, changes: Sequence[Amendment]) -> int:
+        """Change the project and the amount of live rows, and record it. Returns the second of the change.
 
         Raises ReservationChanged if a row is not as it was read, or is overdue.
         """
-        if not reservations.amend(connection, changes, self._settler.grace):
+        at = meters.time_of(connection, [change.row for change in changes])
+        metered = [change._replace(meter=-change.delta * at) for change in changes]
+        if not reservations.amend(connection, metered, self._settler.grace):
             raise ReservationChanged
         reservations.record_changes(connection, changes)
+        return at
+
+    def _apply(self, connection: Connection, postings: Sequence[usages.Posting], rows: Sequence[Row], at: int) -> None:
+        """Charge, and keep what these reservations have used until now in the meters of their usage rows."""
+        ids = {posting.node.key: posting.node.usage_id for posting in postings}
+        used = summed(
+            (ids[UsageKey(row.project_id, *key)], row.meter + row.delta * at)
+            for row in rows
+            for key in self._enforcers.counters_of(row.resource, row.pod)
+        )
+        charges.apply(connection, postings, at, used)
 
     def _check_repeated(self, request: TransferRequest, rows: Sequence[Row]) -> None:
         """The sender holds nothing: return if this transfer was made before, else raise the state of its rows."""

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, inventories, reservations, usages
+from cyborg_quota.db import charges, inventories, meters, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry, Work
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.usages import Node, Posting
@@ -295,17 +295,17 @@ class Settler:
         Raises ConcurrentChange if another call changed a row, or if a cached path is out of date. (Then none is cached
         any more.)
         """
+        at = meters.time_of(connection, [move.row for move in moves])
         by_kind = grouped(moves, lambda move: (move.row.state, move.to, move.row.generation))
         for (before, after, generation), of_kind in sorted(by_kind.items()):
             ids = [move.row.id for move in of_kind]
-            if not reservations.move(
-                connection, ids, before, after, self.grace, generation=generation, ttl_microseconds=ttl_microseconds
-            ):
+            change = functools.partial(reservations.move, connection, ids, before, after, self.grace)
+            if not change(at=at, generation=generation, ttl_microseconds=ttl_microseconds):
                 raise ConcurrentChange
         if freed := transitions.capacity_freed(moves):
             inventories.give_back(connection, freed)
         try:
-            charges.apply(connection, self._postings(moves, lambda key: self._nodes(connection, key)))
+            charges.apply(connection, self._postings(moves, lambda key: self._nodes(connection, key)), at)
         except (ConcurrentChange, charges.Refused):
             self._paths.forget_all()
             raise ConcurrentChange from None

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, minimums, path_state, pods, projects, usages
+from cyborg_quota.db import charges, clock, minimums, path_state, pods, projects, usages
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.ledger.limit_source import LimitDriver, PathLimits
@@ -180,9 +180,10 @@ def write(connection: Connection, path: ProjectPath, limits: Limits, wanted: Map
     nodes = [node for resource in sorted(wanted) for node in path.charged[ResourceKey(resource)]]
     rows = {node.key: row for node, row in zip(nodes, charges.lock_rows(connection, nodes), strict=True)}
     changes, growth, problems = plan(path.project_ids, rows, limits, wanted)
+    at = clock.read_second(connection)
     for node in nodes:
         promised = max(growth.get(node.key, 0), -rows[node.key].promised)
-        if not usages.charge(connection, usages.Posting(node, promised=promised, until=path.until)):
+        if not charges.charge_row(connection, usages.Posting(node, promised=promised, until=path.until), at):
             raise charges.Refused
         if node.project_id == path.project_ids[0]:
             usages.set_minimum(connection, node.usage_id, wanted[node.resource])

@@ -12,8 +12,9 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import clock, overrides, paging, path_state, pods, projects, reservations, usages
 from cyborg_quota.db.database import Connection
-from cyborg_quota.db.models import limit_defaults, project_limits
+from cyborg_quota.db.models import budget_adjustments, budgets, limit_defaults, project_limits
 from cyborg_quota.db.prepared import chunks, insert_many
+from cyborg_quota.tree import tables as tree
 from cyborg_quota.types import TOTAL, Counters, LimitRecord, Page, TotalLimit, UsageKey
 from cyborg_quota.types.limits import Holding
 
@@ -183,15 +184,19 @@ def forget_project(connection: Connection, project_id: str) -> bool:
     """Delete all rows of a project. False: it was charged concurrently, and the caller must roll back.
 
     Its bindings end, and are kept as history. They are locked before usage rows, as by a claim. The project's row is
-    locked before its usage rows, so that none is inserted before this transaction ends. The existing usage rows are
-    deleted only if they are zero; a charge that waits for one matches no row, and is retried.
+    locked before its usage rows, so that none is inserted before this transaction ends. What the project has used stays
+    with its parent. The usage rows that are not metered are deleted; all get other generations first. So a charge that
+    waits for one matches no row, and is retried.
     """
     pods.end_bindings(connection, project_id)
     projects.lock_many(connection, [project_id])
+    tree.set_parents(connection, {}, {project_id: None})
     if usages.delete_zeros(connection, project_id) or is_in_use(connection, project_id):
         return False
     connection.execute(sa.delete(project_limits).where(project_limits.c.project_id == project_id))
     overrides.forget_project(connection, project_id)
+    for table in (budgets, budget_adjustments):
+        connection.execute(sa.delete(table).where(table.c.project_id == project_id))
     projects.delete(connection, project_id)
     return True
 

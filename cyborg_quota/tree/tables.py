@@ -24,8 +24,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, minimums, projects, usages
+from cyborg_quota.db import charges, meters, minimums, projects, usages
 from cyborg_quota.db.errors import ConcurrentChange
+from cyborg_quota.db.prepared import chunks
 from cyborg_quota.db.projects import Edges, ancestors
 from cyborg_quota.types import TOTAL, Counters, UsageKey
 
@@ -41,9 +42,14 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
     ProjectRefused if a project would be its own ancestor.
     """
     projects.insert(connection, added)
+    # (A project that was removed keeps the rows that are metered: if it is added again, they move from a root.)
+    below = [name for name, parent_id in added.items() if parent_id is not None]
+    returned = {key.project_id for key in usages.row_ids(connection, below)}
+    moved = {**moved, **{name: added[name] for name in returned}}
     placed = {**added, **moved}
     above = set(moved).union(parent_id for parent_id in placed.values() if parent_id is not None)
-    before = projects.edges_above(connection, above)
+    stored = projects.edges_above(connection, above)
+    before = {**stored, **dict.fromkeys(returned)}
     after = {**before, **placed}
     for project_id in placed:
         if project_id in ancestors(project_id, after):
@@ -55,7 +61,7 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
     touched = set(moved).union(*new_ancestors.values(), *old_ancestors.values())
     projects.lock_many(connection, set(moved).union(*new_ancestors.values()) - set(added))
     now = projects.edges_above(connection, above)
-    if any(now.get(project_id) != before.get(project_id) for project_id in touched):
+    if any(now.get(project_id) != stored.get(project_id) for project_id in touched):
         raise ConcurrentChange
     present = usages.row_ids(connection, touched)
     rows = _insert_missing_rows(connection, present, moved, new_ancestors)
@@ -64,9 +70,12 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
     moving = [key for key in present if key.project_id in moved]
     keeping = usages.keeping(connection, touched, {key.resource for key in moving})
     with_minimum = {key.resource_key for key, counters in keeping.items() if counters.minimum}
-    rows.update(charges.rows_of_totals(connection) if with_minimum else {})
     changing = set(moving)
+    rows.update(charges.rows_of_totals(connection))
     for key in moving:
+        # (The meters of both parents change, also if one is above the other.)
+        edges = (before.get(key.project_id), after.get(key.project_id))
+        changing |= {key._replace(project_id=parent_id or TOTAL) for parent_id in edges}
         old, new = (
             {key._replace(project_id=name) for name in (*above[key.project_id], TOTAL)}
             for above in (old_ancestors, new_ancestors)
@@ -103,6 +112,10 @@ def _move_usage(
     locked = charges.lock(connection, charges.in_lock_order(connection, rows, trees[0]))
     now = {key: locked[row_id] for key, row_id in rows.items() if row_id in locked}
     then = minimums.moved(now, moving, *trees)
+    at = meters.time_of(connection)
+    for some in chunks(list(rows.values())):
+        meters.close_months(connection, some, at)
+    metered, base = meters.moved(now, then, *trees, at)
     keeping = {key.resource_key for key in moving if key in now and now[key].keeps}
     # Usage alone may move below any limit. A row that is above both places counts more if a row below it has a minimum.
     promising = {
@@ -113,9 +126,13 @@ def _move_usage(
     if refuse is not None and promising:
         refuse(connection, promising)
     drifted = {key for key, one in then.items() if one.subtree < 0 or one.promised < 0}
-    for column in ("subtree", "promised"):
-        amounts = {key: getattr(one, column) - getattr(now[key], column) for key, one in then.items()}
-        changed = {rows[key]: amount for key, amount in amounts.items() if amount and key not in drifted}
-        usages.add_to_many(connection, column, changed)
+    amounts = {
+        "subtree": {key: one.subtree - now[key].subtree for key, one in then.items() if key not in drifted},
+        "promised": {key: one.promised - now[key].promised for key, one in then.items() if key not in drifted},
+        "metered": {key: amount for key, amount in metered.items() if key not in drifted},
+        "meter_base": base,
+    }
+    for column, added in amounts.items():
+        usages.add_to_many(connection, column, {rows[key]: amount for key, amount in added.items() if amount})
     usages.renew_generations(connection, [rows[key] for key in moving])
     charges.recount_upwards(connection, drifted)

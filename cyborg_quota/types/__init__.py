@@ -6,7 +6,10 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from cyborg_quota.types.hours import BudgetUse
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -76,7 +79,7 @@ STATES: Final[tuple[State, ...]] = (RESERVED, COMMITTED, ROLLED_BACK, EXPIRED, R
 LIVE_STATES: Final[frozenset[str]] = frozenset({RESERVED, COMMITTED})
 """The states that count towards usage. An overdue reservation counts until it is expired."""
 
-Scope = Literal["project", "subtree", "total", "counter"]
+Scope = Literal["project", "subtree", "total", "counter", "budget"]
 
 TOTAL: Final = " total"
 """In place of a project: the total over all projects. (The name of a project does not begin with a blank.)"""
@@ -221,7 +224,8 @@ class Constraint:
     With scope ``project``, used + reserved of the project must not exceed ``limit``. With scope ``subtree``, the sum
     of used + reserved over the project and its descendants must not exceed it. With scope ``total`` (project_id TOTAL),
     the sum over all projects must not exceed it. Scope ``counter``, which no limit driver returns, is as ``project``:
-    the width of the counter. ``pod``: what they hold in this pod; "": in all.
+    the width of the counter. With scope ``budget``, the sum of the subtree must not exceed it at this moment, because
+    the hours of ``budget`` do not last longer. ``pod``: what they hold in this pod; "": in all.
     """
 
     project_id: str
@@ -229,6 +233,7 @@ class Constraint:
     limit: int
     scope: Scope = "project"
     pod: str = ""
+    budget: BudgetUse | None = dataclasses.field(default=None, compare=False)
 
     @classmethod
     def of(cls, key: UsageKey, limit: int, scope: Scope = "project") -> Constraint:
@@ -246,6 +251,7 @@ class Counters:
     """The counters of a usage row. ``subtree``: used + reserved, summed over the project and its descendants.
 
     ``promised``: what the minimums of descendants keep beyond that. ``minimum``: that of the project itself.
+    ``metered``, ``meter_base``: the device-seconds, see db/meters.py; not compared.
     """
 
     used: int = 0
@@ -253,6 +259,16 @@ class Counters:
     subtree: int = 0
     promised: int = 0
     minimum: int = 0
+    metered: int = dataclasses.field(default=0, compare=False)
+    meter_base: int = dataclasses.field(default=0, compare=False)
+
+    def used_until(self, at: int) -> int:
+        """The device-seconds that were used until this second (db/clock.py)."""
+        return self.metered + self.subtree * at
+
+    def is_same(self, other: Counters) -> bool:
+        """Whether the meters are equal, too."""
+        return self == other and (self.metered, self.meter_base) == (other.metered, other.meter_base)
 
     @property
     def counted(self) -> int:
@@ -289,7 +305,7 @@ class Usage:
         return self.limit - (self.used + self.reserved)
 
 
-Bound = Literal["project", "subtree", "total", "counter", "provider"]
+Bound = Literal["project", "subtree", "total", "counter", "provider", "budget"]
 """What limits a headroom: a constraint of that scope, the width of the counter, or the capacity and the units of a
 provider.
 """
@@ -303,7 +319,8 @@ class Headroom:
     limit that holds something has the ``fits`` that is left in its 32-bit counter, with the scope ``counter``.
     ``bound_by``: the project whose limit determines it (or the project itself); None if there is no such project.
     ``limit``: that limit, or MAX_AMOUNT. With ``bound_by``, a ``limit`` of
-    None means that this project has no limit, so that nothing fits. If the total limit over all projects determines it,
+    None means that this project has no limit, so that nothing fits; with the scope ``budget``, that its hours permit no
+    more at this moment. If the total limit over all projects determines it,
     ``scope`` is ``total`` and ``bound_by`` None.
 
     If the capacity of a provider was considered, ``fits`` is also an amount that the units of a provider permit (or 0),
@@ -368,7 +385,8 @@ class Over:
     keep there beyond ``subtree``. ``kept``: how much of that the project that asks can take.
 
     The other bounds have the scope ``counter`` (``limit`` is MAX_AMOUNT), or ``project`` and the limit None: this
-    project has no limit, so that nothing can be reserved.
+    project has no limit, so that nothing can be reserved. With scope ``budget``, ``limit`` is what may be held at this
+    moment (None if the context may not see it), and ``budget`` has the hours.
     """
 
     project_id: str
@@ -384,6 +402,7 @@ class Over:
     is_ancestor: bool = dataclasses.field(default=False, compare=False)
     promised: int = dataclasses.field(default=0, compare=False)
     kept: int = dataclasses.field(default=0, compare=False)
+    budget: BudgetUse | None = dataclasses.field(default=None, compare=False)
 
     @classmethod
     def of(cls, constraint: Constraint, requested: int, now: Counters, project_id: str, kept: int) -> Over:
@@ -391,8 +410,11 @@ class Over:
         key, is_own = constraint.key, constraint.scope in ("project", "counter")
         counters = now.used, now.reserved, None if is_own else now.subtree
         over = cls(*key[:2], constraint.scope, constraint.limit, requested, *counters, key.pod or None)
-        promised = 0 if is_own else now.promised
-        return dataclasses.replace(over, is_ancestor=key.project_id != project_id, promised=promised, kept=kept)
+        promised = 0 if is_own or constraint.budget else now.promised
+        is_ancestor = key.project_id != project_id
+        return dataclasses.replace(
+            over, is_ancestor=is_ancestor, promised=promised, kept=kept, budget=constraint.budget
+        )
 
     @property
     def key(self) -> UsageKey:
@@ -413,6 +435,8 @@ class Over:
         return held + self.requested <= self.limit if self.subtree is None else held != self.subtree
 
     def __str__(self) -> str:
+        if self.budget is not None:
+            return f"{self.resource}: project {self.project_id}, {self.budget.describe(self.requested)}"
         counts_descendants = self.counts_descendants
         limit = f"limit {'not set' if self.limit is None else self.limit}"
         owner, figures = "all projects", {"held": self.subtree}
@@ -452,6 +476,7 @@ class Row(NamedTuple):
     """The columns of a stored reservation that its transitions need. ``overdue`` was computed by the database's clock.
 
     ``generation`` counts its resizes and transfers. ``pod``: the pod in which it is counted, besides all pods.
+    ``meter``: what it has added to the meter of its usage row (db/meters.py).
 
     ``ended_after`` is the highest reservation id at the time this one ended: ids, not times, define the
     order, because clocks can run backwards.
@@ -469,6 +494,7 @@ class Row(NamedTuple):
     provider_id: int | None = None
     generation: int = 0
     pod: str | None = None
+    meter: int = 0
     ended_after: int | None = None
 
 
@@ -484,9 +510,12 @@ class Drift:
     expected: Counters
 
     def __str__(self) -> str:
-        recorded = "no row" if self.recorded is None else self.recorded
+        recorded, expected = "no row" if self.recorded is None else str(self.recorded), str(self.expected)
+        if self.recorded is not None and self.recorded.metered != self.expected.metered:
+            recorded += f", metered {self.recorded.metered}"
+            expected += f", metered {self.expected.metered}"
         owner = "all projects" if self.key.project_id == TOTAL else f"project {self.key.project_id}"
-        return f"{owner}, resource {self.key.resource_key}: {recorded}, should be {self.expected}"
+        return f"{owner}, resource {self.key.resource_key}: {recorded}, should be {expected}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -569,8 +598,17 @@ class LimitOverride:
 Value = str | int | Mapping[str, Any] | None
 """What the history has before or after a change; None: it did not exist, or does not any more."""
 
-Subject = Literal["limit", "minimum", "override", "project", "provider", "inventory", "pod"]
-SUBJECTS: Final[tuple[Subject, ...]] = ("limit", "minimum", "override", "project", "provider", "inventory", "pod")
+Subject = Literal["limit", "minimum", "budget", "override", "project", "provider", "inventory", "pod"]
+SUBJECTS: Final[tuple[Subject, ...]] = (
+    "limit",
+    "minimum",
+    "budget",
+    "override",
+    "project",
+    "provider",
+    "inventory",
+    "pod",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

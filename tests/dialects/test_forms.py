@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from cyborg_quota.db import charges, path_state, usages
+from cyborg_quota.db import charges, clock, path_state, usages
 from cyborg_quota.db.database import Connection
 from cyborg_quota.types import ResourceKey
 from tests import base, hooks
@@ -32,7 +32,7 @@ class FormsTestCase(base.LedgerTestCase):
 
         def work(connection: Connection) -> None:
             try:
-                charges.apply(connection, postings)
+                charges.apply(connection, postings, clock.read_second(connection))
             except charges.Refused:
                 raise Undo(False) from None
             raise Undo(True)

@@ -66,3 +66,16 @@ class TestRemoveProject(test_limits.LimitsTestCase):
     def test_removed_while_it_is_charged(self) -> None:
         """The reserve succeeds each time: the removed project is known again, as a root."""
         self.interleave(self.reserving, self.reserve, self.remove)
+
+
+class TestRemoveMetered(TestRemoveProject):
+    """The project, a root, has used something: its usage row stays when it is removed."""
+
+    def add(self, project_id: str) -> None:
+        self.make_tree({project_id: None})
+        self.admin.set_limit(base.ADMIN, "gpu", -1, project_id)
+        context = base.Context(project_id)
+        self.other.rollback(context, self.other.reserve(context, {"gpu": 1}))
+        columns = "metered = metered + 7, meter_base = meter_base + 7"
+        self.execute(f"UPDATE quota_usages SET {columns} WHERE project_id = '{project_id}'")
+        self.assert_invariants()

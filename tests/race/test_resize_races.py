@@ -16,7 +16,7 @@ from unittest import mock
 import sqlalchemy as sa
 
 from cyborg_quota import Inventory, QuotaEngine, exceptions
-from cyborg_quota.db import reservations, usages
+from cyborg_quota.db import clock, reservations, usages
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.prepared import ListStatement
 from tests import base, fixtures, hooks, invariants
@@ -208,7 +208,7 @@ class TestNaive(ResizeRaceTestCase):
         for uuid in uuids:
             connection.execute(sa.text("UPDATE reservations SET state = 'committed' WHERE uuid = :u"), {"u": uuid})
         for posting in arguments[-1]:
-            usages.charge(connection, posting)
+            usages.charge(connection, posting, clock.read_second(connection))
         connection.exec_driver_sql("COMMIT")
         return True
 

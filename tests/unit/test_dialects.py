@@ -47,7 +47,7 @@ class TestDialects(base.BaseTestCase):
     def test_the_base_class_has_a_form_for_everything_else(self) -> None:
         """Only the required methods raise NotImplementedError; optional forms are absent."""
         portable = Dialect()
-        self.assertFalse(portable.charge_together(None, []))  # type: ignore[arg-type]
+        self.assertFalse(portable.charge_together(None, [], 0))  # type: ignore[arg-type]
         self.assertIsNone(portable.reserve_in_single_statement(None, [], []))  # type: ignore[arg-type]
         self.assertIsNone(portable.settle_in_single_statement(None, [], "committed", 0, []))  # type: ignore[arg-type]
         self.assertFalse(portable.is_galera(None))  # type: ignore[arg-type]

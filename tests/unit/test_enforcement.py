@@ -47,7 +47,7 @@ class TestFindViolations(base.BaseTestCase):
         refuses = False
         for change in changes:
             now = given_figures.get(change.node.key, Counters())
-            *_, max_held, max_subtree, _until = usages.values(change)
+            *_, max_held, max_subtree, _, _, _ = usages.values(change)
             refuses |= now.used + now.reserved > max_held or now.subtree > max_subtree
         found = enforcement.find_violations("p", given_constraints, given_figures, request)
         self.assertEqual(refuses, bool(found))

@@ -72,7 +72,7 @@ class Dialect:
     lock_order: ClassVar[staticmethod[[usages.Node], Any]] = staticmethod(usages.deepest_first)
     """The sort key of the order in which every transaction locks usage rows."""
 
-    def charge_together(self, connection: sa.Connection, postings: Sequence[Posting]) -> bool:
+    def charge_together(self, connection: sa.Connection, postings: Sequence[Posting], at: int) -> bool:
         """Charge many rows, which are in lock order, in one statement. False: not supported, or a row was refused.
 
         If a row was refused, the others may be charged: the caller must roll back.

@@ -4,7 +4,7 @@
 InnoDB locks the rows of an UPDATE in the order of their ids, so one statement of a block charges all rows. A reserve
 and a settle are one prepared compound statement that ends its own transaction (MariaDB 10.6.2 or later)::
 
-    BEGIN NOT ATOMIC
+    BEGIN NOT ATOMIC DECLARE b_at BIGINT DEFAULT TIMESTAMPDIFF(SECOND, '2020-01-01', UTC_TIMESTAMP());
       INSERT ...; IF ROW_COUNT() = 1 THEN
         UPDATE ...; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF;
       ELSE ROLLBACK; SELECT 1; END IF;
@@ -29,8 +29,8 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import errors, inventories, reservations, usages
-from cyborg_quota.db.clock import utc_after
+from cyborg_quota.db import clock, errors, inventories, reservations, usages
+from cyborg_quota.db.clock import second, utc_after
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.prepared import ServerStatement, Statement
@@ -123,14 +123,14 @@ class MariaDB(Dialect):
             raise
         restore()
 
-    def charge_together(self, connection: sa.Connection, postings: Sequence[Posting]) -> bool:
+    def charge_together(self, connection: sa.Connection, postings: Sequence[Posting], at: int) -> bool:
         if not _is_mariadb(connection.dialect):  # (MySQL has another syntax for VALUES)
             return False
         # (Bypass SQLAlchemy's statement cache, which would keep each of these texts and its compiled form.)
         rows = [usages.values(posting) for posting in postings]
         first = ", ".join([f"{value} AS {name}" for value, name in zip(rows[0], usages.COLUMNS, strict=True)])
         values = f"SELECT {first} UNION ALL VALUES {', '.join(map(str, rows[1:]))}"
-        text = _CHARGE_VALUES.text_for(connection.dialect).replace(_VALUES_HERE, values)
+        text = _CHARGE_VALUES.text_for(connection.dialect).replace(_VALUES_HERE, values).replace(_AT_HERE, str(at))
         return connection.exec_driver_sql(text).rowcount == len(postings)
 
     def can_run_single_statements(self, server: sa.Dialect) -> bool:
@@ -276,6 +276,7 @@ def _time_limits(settings: DatabaseSettings) -> str:
 
 
 _VALUES_HERE: Final = "/* values */"
+_AT_HERE: Final = "/* at */"
 
 
 def _charging_values() -> sa.Update:
@@ -285,7 +286,8 @@ def _charging_values() -> sa.Update:
     """
     names = usages.COLUMNS
     listed = sa.text(_VALUES_HERE).columns(*[sa.column(name, sa.BigInteger) for name in names]).subquery("d")
-    return usages.charge_update(dict(listed.c.items()), usages.has_id(listed.c.id))
+    at: sa.ColumnElement[int] = sa.literal_column(_AT_HERE, sa.BigInteger)
+    return usages.charge_update(dict(listed.c.items()), usages.has_id(listed.c.id), at=at)
 
 
 _CHARGE_VALUES: Final = Statement(_charging_values())
@@ -334,21 +336,24 @@ def _block(dialect: sa.Dialect, guard: sa.Select[Any] | None, *steps: _Step) -> 
     def text_of(element: Any) -> str:
         return str(element.compile(dialect=dialect)) % names
 
+    at = f"DECLARE {clock.AT} BIGINT DEFAULT {clock.second().compile(dialect=dialect)};"
     opened = [] if guard is None else [f"IF NOT EXISTS ({text_of(guard)}) THEN"]
     opened += [f"{text_of(element)}; IF ROW_COUNT() = {rows} THEN" for element, rows in steps]
     numbers = list(range(len(steps), 0, -1)) + [0] * (len(opened) - len(steps))  # of the innermost step first
     refused = " ".join([f"ELSE ROLLBACK; SELECT {number}; END IF;" for number in numbers])
-    return _server_statement(f"BEGIN NOT ATOMIC {' '.join(opened)} COMMIT; {refused} END", tuple(names.used))
+    return _server_statement(f"BEGIN NOT ATOMIC {at} {' '.join(opened)} COMMIT; {refused} END", tuple(names.used))
 
 
 class _Names(dict[str, str]):
-    """Replaces each named parameter by a question mark, and records the names."""
+    """Replaces each named parameter by a question mark, and records the names. (clock.AT is a variable.)"""
 
     def __init__(self) -> None:
         super().__init__()
         self.used: list[str] = []
 
     def __missing__(self, name: str) -> str:
+        if name == clock.AT:
+            return name
         self.used.append(name)
         return "?"
 
@@ -375,6 +380,12 @@ def _utc_after(element: utc_after, compiler: Any, **kw: Any) -> str:
     if not len(element.clauses):
         return "UTC_TIMESTAMP(6)"
     return f"(UTC_TIMESTAMP(6) + INTERVAL {compiler.process(element.clauses, **kw)} MICROSECOND)"
+
+
+@compiles(second, "mysql")
+@compiles(second, "mariadb")
+def _second(_element: second, _compiler: Any, **_kw: Any) -> str:
+    return "TIMESTAMPDIFF(SECOND, '2020-01-01', UTC_TIMESTAMP())"
 
 
 SCHEMA_LOCK_SECONDS: Final = 600

@@ -32,7 +32,7 @@ from sqlalchemy.ext.compiler import compiles
 
 from cyborg_quota import forks
 from cyborg_quota.db import usages
-from cyborg_quota.db.clock import utc_after
+from cyborg_quota.db.clock import second, utc_after
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.models import quota_usages, reservations
@@ -93,7 +93,7 @@ class PostgreSQL(Dialect):
         finally:
             info[_IS_PATIENT] = False
 
-    def charge_together(self, connection: sa.Connection, postings: Sequence[Posting]) -> bool:
+    def charge_together(self, connection: sa.Connection, postings: Sequence[Posting], at: int) -> bool:
         parameters = dict(
             zip(
                 usages.COLUMNS,
@@ -101,7 +101,7 @@ class PostgreSQL(Dialect):
                 strict=True,
             )
         )
-        return _CHARGE_ARRAYS(connection, parameters).rowcount == len(postings)
+        return _CHARGE_ARRAYS(connection, {**parameters, "b_at": at}).rowcount == len(postings)
 
     def can_run_single_statements(self, server: sa.Dialect) -> bool:
         return bool(getattr(server, "server_version_info", None))
@@ -319,6 +319,11 @@ def _utc_after(element: utc_after, compiler: Any, **kw: Any) -> str:
         return "(statement_timestamp() AT TIME ZONE 'UTC')"
     microseconds = compiler.process(element.clauses, **kw)
     return f"(statement_timestamp() AT TIME ZONE 'UTC' + {microseconds} * INTERVAL '1 microsecond')"
+
+
+@compiles(second, "postgresql")
+def _second(_element: second, _compiler: Any, **_kw: Any) -> str:
+    return "CAST(floor(extract(epoch FROM statement_timestamp() - '2020-01-01 UTC')) AS bigint)"
 
 
 _TEXT: Final = importlib.resources.files("cyborg_quota.db.dialects").joinpath("postgresql.sql").read_text("utf-8")

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 
-from cyborg_quota.db.clock import utc_after
+from cyborg_quota.db.clock import second, utc_after
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.settings import DatabaseSettings
 
@@ -86,6 +86,12 @@ _CLOCK_FUNCTION: Final = "cyborg_quota_utc_after"
 def _utc_after(element: utc_after, compiler: Any, **kw: Any) -> str:
     """The functions of SQLite have a resolution of milliseconds; the connection's Python function has microseconds."""
     return f"{_CLOCK_FUNCTION}({compiler.process(element.clauses, **kw) if len(element.clauses) else 0})"
+
+
+@compiles(second, "sqlite")
+def _second(_element: second, _compiler: Any, **_kw: Any) -> str:
+    """Without the fraction: strftime rounds it to milliseconds, and then a second could begin before its time."""
+    return f"(CAST(strftime('%s', substr({_CLOCK_FUNCTION}(0), 1, 19)) AS INTEGER) - strftime('%s', '2020-01-01'))"
 
 
 def _host_utc_after(microseconds: int) -> str:

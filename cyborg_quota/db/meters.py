@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The meter of a usage row: how many device-seconds were used there, exactly, at any time.
+
+A row with the counters ``subtree`` (S) and ``metered`` (C) has used ``C + S * t`` device-seconds until the second t.
+Each change of S keeps this true: d devices from the second a on are ``S += d, C -= d * a``; their end at the second e
+is ``S -= d, C += d * e``. The order of changes does not matter, and no row has a time of its last change. So waiting
+for a lock, or clocks of several nodes that differ, cannot make it wrong.
+
+Where each C comes from, so that it can be audited and repaired::
+
+    metered = the sum of reservations.meter over its reservations + the sum of metered over its children + meter_base
+
+``reservations.meter`` is ``-delta * a`` from the reserve on, and has ``+ delta * e`` added at the end. What is not in
+these sums any more, is in ``meter_base``: a purge, a resize, a transfer and a move in the tree add it there.
+
+Months: ``month_ends`` is the second at which the open month of the row ends. A charge after it matches no row. The
+caller then writes ``C + S * B`` for each boundary B that has passed into usage_months, sets the next boundary, and
+charges the row. What a row has used in a month is a difference of two boundaries; for those that are not written yet,
+nothing has changed since, and ``C + S * B`` is computed. A row that was made after B has used nothing until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import clock, dialects
+from cyborg_quota.db.models import quota_usages, usage_months
+from cyborg_quota.db.prepared import ListStatement, any_of
+from cyborg_quota.db.projects import Edges
+from cyborg_quota.types import TOTAL, Counters, Row, UsageKey
+
+_usage = quota_usages.c
+_month = usage_months.c
+_NAMES = ("project_id", "pod", "resource", "month", "device_seconds")
+_VALUES: dict[str, sa.BindParameter[Any]] = {name: sa.bindparam(f"b_{name}") for name in _NAMES}
+
+
+def time_of(connection: sa.Connection, rows: Iterable[Row] = ()) -> int:
+    """The second of a call that changes these reservations. It is not before the last change of any of them."""
+    begun = (-(row.meter // row.delta) for row in rows)
+    return max(clock.read_second(connection), *begun, 0)
+
+
+def moved(
+    rows: Mapping[UsageKey, Counters], then: Mapping[UsageKey, Counters], before: Edges, after: Edges, at: int
+) -> tuple[dict[UsageKey, int], dict[UsageKey, int]]:
+    """What a move in the tree at the second ``at`` adds to ``metered`` and to ``meter_base`` of these rows.
+
+    ``rows``, ``then``: the counters before and after, with those of the parents before and after. What was used until
+    the move stays where it was used.
+    """
+    metered = {key: (row.subtree - then[key].subtree) * at for key, row in rows.items()}
+    base = dict(metered)
+    for key, row in rows.items():
+        for edges, entered in ((before, -row.metered), (after, row.metered + metered[key])):
+            above = key._replace(project_id=edges.get(key.project_id) or TOTAL)
+            if above in base and above != key:
+                base[above] -= entered
+    return metered, base
+
+
+def close_months(connection: sa.Connection, usage_ids: Sequence[int], at: int) -> bool:
+    """Lock those of these rows whose month has ended, and write their months. False: there are none."""
+    query = sa.select(_usage.id, _usage.project_id, _usage.pod, _usage.resource, *_METER)
+    query = query.where(_usage.id.in_(usage_ids), _usage.month_ends <= at)
+    dialect = dialects.of(connection)
+    rows = connection.execute(dialect.lock_in_order(query, _usage.id)).all()
+    for row in rows:
+        for month in range(clock.month_of(row.month_ends) - 1, clock.month_of(at)):
+            used = row.metered + row.subtree * clock.second_of(month + 1)
+            values = zip(_NAMES, (*row[1:4], month, used), strict=True)
+            parameters = {f"b_{name}": value for name, value in values}
+            dialect.insert_or_ignore(connection, usage_months, _VALUES, parameters)
+    if rows:
+        _OPEN.changed(connection, [row.id for row in rows], {"b_ends": clock.end_of_month(at)})
+    return bool(rows)
+
+
+_METER = (_usage.subtree, _usage.metered, _usage.month_ends)
+_OPEN = ListStatement(
+    lambda size: (
+        sa.update(quota_usages)
+        .where(any_of(_usage.id, size))
+        .values(month_ends=sa.bindparam("b_ends", type_=sa.Integer))
+    )
+)
+
+
+def usage_keys(
+    connection: sa.Connection, project_ids: Collection[str] | None, after: UsageKey | None, limit: int
+) -> list[UsageKey]:
+    """The keys of the next usage rows of these projects (None: of all), as the database sorts them, without pods."""
+    order = _usage.project_id, _usage.resource
+    query = sa.select(*order).where(_usage.pod == "", _usage.project_id != TOTAL)
+    if project_ids is not None:
+        query = query.where(_usage.project_id.in_(project_ids))
+    if after is not None:
+        is_later = sa.and_(_usage.project_id == after.project_id, _usage.resource > after.resource)
+        query = query.where(sa.or_(_usage.project_id > after.project_id, is_later))
+    return [UsageKey(*row) for row in connection.execute(query.order_by(*order).limit(limit))]
+
+
+def used_before(connection: sa.Connection, keys: Collection[UsageKey]) -> Callable[[UsageKey, int], int]:
+    """A function: the device-seconds of a usage row until the begin of a month, by its number."""
+
+    def is_one(columns: Any) -> tuple[sa.ColumnElement[bool], ...]:
+        names = ({key.project_id for key in keys}, {key.resource for key in keys})
+        return columns.project_id.in_(sorted(names[0])), columns.pod == "", columns.resource.in_(sorted(names[1]))
+
+    columns = _usage.project_id, _usage.resource, _usage.subtree, _usage.metered, _usage.month_ends
+    rows = {UsageKey(*row[:2]): row for row in connection.execute(sa.select(*columns).where(*is_one(_usage)))}
+    closed: dict[UsageKey, dict[int, int]] = {}
+    for one in connection.execute(sa.select(usage_months).where(*is_one(_month))):
+        closed.setdefault(UsageKey(one.project_id, one.resource), {})[one.month] = one.device_seconds
+
+    def used(key: UsageKey, month: int) -> int:
+        row, boundary = rows.get(key), clock.second_of(month)
+        if row is not None and row.month_ends <= boundary:
+            return int(row.metered + row.subtree * boundary)
+        of_row = closed.get(key, {})
+        last = max((one for one in of_row if one < month), default=None)
+        return 0 if last is None else of_row[last]
+
+    return used
