@@ -16,6 +16,8 @@ from cyborg_quota.db import pods as pod_names
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.settings import DatabaseSettings, database_settings
+from cyborg_quota.hours.api import Hours
+from cyborg_quota.hours.enforcer import BudgetEnforcer
 from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.enforcers import Enforce, Enforcer, Enforcers, OsloLimitHook, Parts
 from cyborg_quota.ledger.headroom import HeadroomReader
@@ -39,6 +41,7 @@ from cyborg_quota.types import MICROSECONDS, RecordedChanges
 SUBJECTS: Final[dict[str, tuple[Any, Any]]] = {
     "capacity": (CapacityEnforcer, Capacity),
     "pods": (PodEnforcer, Pods),
+    "hours": (BudgetEnforcer, Hours),
 }
 """The subjects that the ledger works without: the enforcer and the interface of each, by the attribute of the engine. A
 subject may use those before it, and locks before them. Each line, with its imports, can be left out."""
@@ -97,6 +100,7 @@ class DbQuotaDriver:
         projects = ProjectEnforcer(self._database, self._paths, limits, tree.follow)
         hooks = [OsloLimitHook(settings.hook)] if settings.hook is not None else []
         self.enforcers: Final = Enforcers([projects, *hooks, *reversed(self.subjects.values())])
+        self._paths.budgets = self.enforcers.budgets
         # Reservations: from the reserve to the purge.
         self.settler: Final = Settler(self._database, self._paths, self.enforcers.counters_of, grace)
         self.reserver: Final = Reserver(self._database, self.settler, projects, self.enforcers)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # the command line's help must not load a database
 
     from cyborg_quota.capacity.api import Capacity
     from cyborg_quota.driver import DbQuotaDriver
+    from cyborg_quota.hours.api import Hours
     from cyborg_quota.limits.api import Limits
     from cyborg_quota.limits.sources.keystone_projects import ProjectDirectory
     from cyborg_quota.pods.api import Pods
@@ -125,6 +126,12 @@ class QuotaEngine(Queries):
         pods: Pods = self._subject("pods")
         return pods
 
+    @property
+    def hours(self) -> Hours:
+        """What projects have used, in hours, and budgets."""
+        hours: Hours = self._subject("hours")
+        return hours
+
     def _subject(self, name: str) -> Any:
         if name not in self.subjects:
             raise exceptions.ConfigurationError(f"This installation has no {name}.")
@@ -207,7 +214,7 @@ class QuotaEngine(Queries):
                 ReserveRequest(project_id, checked, named, ttl, sees_all=validation.is_admin(context))
             )
         except exceptions.OverQuota as error:
-            raise exceptions.OverQuota(self._authority.visible(context, project_id, error.overs)) from None
+            raise exceptions.OverQuota.of(self._authority.visible(context, project_id, error.overs)) from None
         LOG.debug("Project %s reserved %s", project_id, uuids)
         return uuids
 
@@ -361,7 +368,7 @@ class QuotaEngine(Queries):
         try:
             self._driver.amender.resize(request)
         except exceptions.OverQuota as error:
-            raise exceptions.OverQuota(
+            raise exceptions.OverQuota.of(
                 self._authority.visible(context, str(selection.project_id), error.overs)
             ) from None
 

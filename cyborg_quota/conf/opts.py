@@ -176,16 +176,17 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             default=[80, 95],
             help="Percentages of a limit. cyborg-quota-expirer logs a notice when the usage of a project reaches one, "
             "and another when it falls below it. A limit of 1, and a provider with a capacity below 32, have no "
-            "thresholds. Usage above the limit (after it was lowered) always causes a notice.",
+            "thresholds. Usage above the limit (after it was lowered) always causes a notice. (Those of a budget are "
+            "80 and 100 percent.)",
         ),
         cfg.BoolOpt(
             "notifications",
             default=False,
             help="Send each notice also as an oslo.messaging notification (event type cyborg_quota.threshold, for "
-            "capacity cyborg_quota.capacity_threshold, for a pod cyborg_quota.pod_threshold), and each change of a "
-            "limit or of the project tree as a CADF event (event types cyborg_quota.limit.*, "
-            "cyborg_quota.limits.updated, cyborg_quota.override.* and cyborg_quota.project.*), over the transport of "
-            "[oslo_messaging_notifications].",
+            "capacity cyborg_quota.capacity_threshold, for a pod cyborg_quota.pod_threshold, for a budget "
+            "cyborg_quota.budget_threshold), and each change of a limit or of the project tree as a CADF event (event "
+            "types cyborg_quota.limit.*, cyborg_quota.limits.updated, cyborg_quota.override.* and "
+            "cyborg_quota.project.*), over the transport of [oslo_messaging_notifications].",
         ),
     ],
     "capacity": [
@@ -222,6 +223,16 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             help="Seconds between two measurements of each pod by cyborg-quota-expirer, as `pod measure` makes "
             "them. Of several expirers, one measures a pod. A pod that does not answer is tried again after ten "
             "minutes. 0: never.",
+        ),
+    ],
+    "budgets": [
+        cfg.IntOpt(
+            "hours_ahead",
+            default=1,
+            min=1,
+            max=8784,
+            help="A reserve is refused if the hours that are left of a budget do not last this many hours for all that "
+            "is held then. Nothing is taken away when a budget is spent: with a longer time, less is used beyond it.",
         ),
     ],
     "metrics": [
@@ -288,10 +299,11 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
                 "CUSTOM_PCI: pci",
             ],
             help="The resources that an accelerator is charged as, by the resource class and the required traits of "
-            "its device profile group: `CLASS [TRAIT ...]: RESOURCE [RESOURCE ...]`. All matching rules apply: `PGPU: "
-            "gpu` and `PGPU CUSTOM_GPU_A100: gpu.A100` charge an A100 to both resources, and either limit can refuse "
-            "it. * matches any characters in a class or trait. May be given several times; the given rules replace "
-            "the default.",
+            "its device profile group: `CLASS [TRAIT ...]: RESOURCE[=WEIGHT] ...`. All matching rules apply: "
+            "`PGPU: gpu` and `PGPU CUSTOM_GPU_A100: gpu.A100` charge an A100 to both resources, and either limit "
+            "can refuse it. A weight charges that amount, so that devices of different sizes share one limit or "
+            "one budget: `PGPU: gpu su=12`; the largest of several weights of one resource is charged. * matches "
+            "any characters in a class or trait. May be given several times; the given rules replace the default.",
         ),
         cfg.StrOpt(
             "unmapped",

@@ -26,6 +26,7 @@ from cyborg_quota.types import (
     grouped,
 )
 from cyborg_quota.types.capacity import FreeInventories
+from cyborg_quota.types.hours import BudgetPeriod
 
 TOO_MUCH: Final = 2**63
 """An amount that every limit refuses."""
@@ -50,8 +51,9 @@ def find_violations(
         if limit == UNLIMITED or not amount or (is_own and key.project_id != project_id):
             continue
         now = counters.get(key, Counters())
-        kept = 0 if is_own else _kept(path, counters, key)
-        if amount > kept and (now.used + now.reserved if is_own else now.counted) + amount - kept > limit:
+        kept = 0 if is_own or scope == "budget" else _kept(path, counters, key)
+        held = now.used + now.reserved if is_own else now.subtree if scope == "budget" else now.counted
+        if amount > kept and held + amount - kept > limit:
             violations.append(Over.of(constraint, amount, now, project_id, kept))
     return sorted(violations, key=lambda over: (over, over.key))
 
@@ -61,6 +63,11 @@ def _kept(path: Sequence[str], counters: Mapping[UsageKey, Counters], key: Usage
     below = path[: path.index(key.project_id)] if key.project_id in path else path
     rows = [counters.get(key._replace(project_id=project_id), Counters()) for project_id in below]
     return sum(max(0, row.minimum - row.counted) for row in rows)
+
+
+def of_budgets(periods: Iterable[BudgetPeriod], counters: Mapping[UsageKey, Counters], at: int) -> list[Constraint]:
+    """What budgets permit to hold at the second ``at``."""
+    return [one.constraint(counters.get(one.budget.key, Counters()), at) for one in periods]
 
 
 def widths(project_id: str, keys: Iterable[ResourceKey]) -> list[Constraint]:
@@ -113,11 +120,18 @@ def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
     is without counters; one of ``path[0]`` is without the total of the subtree, which includes other projects.
     """
     return sorted(
-        dataclasses.replace(over, subtree=None, promised=0)
+        dataclasses.replace(over, subtree=over.subtree if over.budget else None, promised=0)
         if over.project_id == path[0]
-        else dataclasses.replace(over, used=None, reserved=None, subtree=None)
+        else _hidden(over)
         for over in (binding(some, path) for some in grouped(violations, lambda over: over.resource).values())
     )
+
+
+def _hidden(over: Over) -> Over:
+    hidden = dataclasses.replace(over, used=None, reserved=None, subtree=None)
+    if over.budget is None:
+        return hidden
+    return dataclasses.replace(hidden, limit=None, budget=over.budget.hidden)
 
 
 def room(over: Over) -> int:
@@ -153,7 +167,9 @@ def compute(
         if any(over.scope != "counter" or over.used or over.reserved for over in found):
             over = binding(found, path)
             owner = None if over.scope == "total" else over.project_id
-            fits[resource] = Headroom(room(over), owner, over.scope, over.limit, pod=over.pod)
+            # (The devices that a budget permits now would tell what was spent of it.)
+            limit = None if over.scope == "budget" else over.limit
+            fits[resource] = Headroom(room(over), owner, over.scope, limit, pod=over.pod)
     return fits
 
 

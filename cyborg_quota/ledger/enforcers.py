@@ -43,6 +43,7 @@ from cyborg_quota.types import (
     grouped,
 )
 from cyborg_quota.types.capacity import CapacityDrift, FreeInventories, ResourceUse
+from cyborg_quota.types.hours import BudgetPeriod
 
 
 class Rooms:
@@ -208,6 +209,15 @@ class Enforcer:
         """The counters of its project in which a reservation of the resource is counted. ``pod`` None: it has none."""
         return ()
 
+    def budgets(
+        self,
+        connection: Connection,  # noqa: ARG002
+        project_ids: Collection[str],  # noqa: ARG002
+        resources: Collection[str],  # noqa: ARG002
+    ) -> tuple[Sequence[BudgetPeriod], int | None]:
+        """What bounds the meters of these projects, and the second at which this changes (None: never)."""
+        return (), None
+
     def narrow(self, connection: Connection, rooms: Rooms) -> None:
         """Reduce ``rooms`` to what a claim at its provider would be granted. May be called again after an error."""
 
@@ -291,6 +301,14 @@ class Enforcers:
     def _counters_of(self, resource: str, pod: str | None) -> tuple[ResourceKey, ...]:
         """Each counter once, whichever enforcers name it."""
         return tuple(dict.fromkeys(key for one in self._all for key in one.counters_of(resource, pod)))
+
+    def budgets(
+        self, connection: Connection, project_ids: Collection[str], resources: Collection[str]
+    ) -> tuple[list[BudgetPeriod], int | None]:
+        """The bounds of all enforcers. See Enforcer.budgets."""
+        found = [one.budgets(connection, project_ids, resources) for one in self._all]
+        until = min((until for _, until in found if until is not None), default=None)
+        return [period for some, _ in found for period in some], until
 
     def prepare(self, pending: Sequence[PendingClaim]) -> list[Enforcer]:
         """Choose what the claims take in this attempt. Returns the enforcers that decide on one of them."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import minimums, path_state, usages
+from cyborg_quota.db import clock, meters, minimums, path_state, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger import enforcement, transitions
@@ -31,8 +32,13 @@ from cyborg_quota.types import (
     Usage,
     UsageKey,
     UsageRecord,
+    grouped,
 )
+from cyborg_quota.types.hours import BudgetPeriod
 from cyborg_quota.types.metrics import ProjectMetrics
+
+BudgetsAt = tuple[Sequence[BudgetPeriod], int]
+"""Budgets, and the second at which they are considered."""
 
 
 class HeadroomReader:
@@ -125,11 +131,36 @@ class HeadroomReader:
             raise limits.error
         return limits
 
-    def _bounds_of(self, states: Sequence[PathState], resources: Collection[str]) -> Sequence[PathLimits]:
-        """What limits charges of these resources, in all counters."""
+    def _bounds_of(
+        self, states: Sequence[PathState], resources: Collection[str], budgets: BudgetsAt | None = None
+    ) -> Sequence[PathLimits]:
+        """What limits charges of these resources, in all counters. ``budgets`` None: reads those on the paths."""
         counters_of = self._enforcers.counters_of
         counted = {key.resource for resource in resources for key in counters_of(resource, None)}
-        return self._limits.bounds(states, sorted(counted))
+        bounds = self._limits.bounds(states, sorted(counted))
+        periods, at = self._budgets_now(states, counted) if budgets is None else budgets
+        by_project = grouped((one for one in periods if one.budget.enforce), lambda one: one.budget.project_id)
+        return [
+            limits._replace(constraints=[*limits.constraints, *enforcement.of_budgets(found, state.counters, at)])
+            if (found := [one for name in state.project_ids for one in by_project.get(name, ())])
+            else limits
+            for state, limits in zip(states, bounds, strict=True)
+        ]
+
+    def _budgets_now(self, states: Sequence[PathState], resources: Collection[str]) -> BudgetsAt:
+        def read(connection: Connection) -> BudgetsAt:
+            periods = self.read_budgets(connection, states, resources)
+            return periods, clock.read_second(connection) if periods else 0
+
+        return self._database.read(read) if any(state.budgets for state in states) else ((), 0)
+
+    def read_budgets(
+        self, connection: Connection, states: Sequence[PathState], resources: Collection[str]
+    ) -> Sequence[BudgetPeriod]:
+        """The budgets on the paths of ``states``."""
+        shared = {id(state.budgets): state.budgets for state in states}.values()  # states share their mappings
+        project_ids = {key.project_id for keys in shared for key in keys}
+        return self._enforcers.budgets(connection, project_ids, resources)[0] if project_ids else ()
 
     def _state(self, project_id: str, pod: str | None = None) -> PathState:
         """``pod``: as in path_state.read."""
@@ -140,7 +171,8 @@ class HeadroomReader:
             state = path_state.read(connection, project_id, pod=pod)
             if reported is None or state.project_ids == list(reported):
                 return state
-            return _moved(reported, path_state.read_many(connection, sorted(reported), pod))
+            at = clock.read_second(connection)
+            return _moved(reported, path_state.read_many(connection, sorted(reported), pod), at)
 
         def single_statement(connection: Connection) -> PathState | None:
             state = path_state.read_in_single_statement(connection, project_id, pod)
@@ -171,29 +203,47 @@ class HeadroomReader:
             for rooms in self._rooms_of(states, wanted, resources, pod):
                 yield from rooms.records(wanted[rooms.project_id], limits if pod is None else rooms.own_limits)
 
-    def metrics_of(self, states: Sequence[PathState], resources: Collection[str]) -> list[ProjectMetrics]:
+    def metrics_of(
+        self, states: Sequence[PathState], resources: Collection[str], budgets: BudgetsAt
+    ) -> list[ProjectMetrics]:
         """The values of each resource that the projects of ``states`` hold or have a limit of.
 
-        Does not read the ledger. The parents of ``states`` are those that are stored there.
+        Does not read the ledger. The parents of ``states`` are those that are stored there. ``budgets``: those on their
+        paths.
         """
         if not states:
             return []
         held: dict[str, set[str]] = {}
         shared = {id(state.counters): state for state in states}.values()  # states share their mappings
-        for key in (key for state in shared for key in (*state.counters, *state.project_limits)):
+        by_key, at = {one.budget.key: one for one in budgets[0]}, budgets[1]
+        keys = [by_key, *(keys for state in shared for keys in (state.counters, state.project_limits))]
+        for key in itertools.chain.from_iterable(keys):
             held.setdefault(key.project_id, set()).add(key.resource)
         names = sorted(set(resources).union(*held.values()))
         limits = self._limits.limits(states, names)
         found = []
-        for rooms in self._rooms_of(states, held, resources):
+        for rooms in self._rooms_of(states, held, resources, budgets=budgets):
             for record in rooms.records(held.get(rooms.project_id, ()), limits):
                 usage, fitting = record.usage, record.headroom or Headroom(0)
                 key = UsageKey(record.project_id, record.resource)
-                subtree = rooms.state.counters.get(key, Counters()).subtree
+                row = rooms.state.counters.get(key, Counters())
                 fits = None if fitting.scope == "counter" else fitting.fits
                 bound = None if usage.limit == UNLIMITED else usage.limit
-                one = ProjectMetrics(*key[:2], bound, usage.used, usage.reserved, subtree, fits)
-                found.append(one._replace(minimum=record.minimum or None, promised=record.promised or None))
+                one = ProjectMetrics(
+                    *key[:2],
+                    bound,
+                    usage.used,
+                    usage.reserved,
+                    row.subtree,
+                    fits,
+                    minimum=record.minimum or None,
+                    promised=record.promised or None,
+                    device_seconds_total=row.used_until(at),
+                )
+                if (period := by_key.get(key)) is not None:
+                    use, left = period.use(row, at), period.seconds_left(row, at)
+                    one = one._replace(budget_hours=use.hours, budget_spent_hours=use.spent, budget_seconds_left=left)
+                found.append(one)
         return found
 
     def totals_of(self, state: PathState) -> list[TotalLimit]:
@@ -239,16 +289,18 @@ class HeadroomReader:
         wanted: Mapping[str, Collection[str]],
         resources: Collection[str],
         pod: str | None = None,
+        budgets: BudgetsAt | None = None,
     ) -> Iterator[Rooms]:
         """What the limits leave of the wanted resources, by project; not of one that is not among ``resources``."""
         counters_of = self._enforcers.counters_of
-        for state, limits in zip(states, self._bounds_of(states, resources), strict=True):
+        for state, limits in zip(states, self._bounds_of(states, resources, budgets), strict=True):
             known = [name for name in wanted.get(state.project_ids[0], ()) if name in resources]
             yield Rooms(state, limits, known, counters_of, pod=pod)
 
 
-def _moved(path: Sequence[str], stored: Sequence[PathState]) -> PathState:
-    """The state after each project of ``path`` was moved below the next one, with what else lies below it.
+def _moved(path: Sequence[str], stored: Sequence[PathState], at: int) -> PathState:
+    """The state after each project of ``path`` was moved below the next one at the second ``at``, with what else lies
+    below it.
 
     ``stored``: the present states of these projects, which share their counters.
     """
@@ -264,6 +316,8 @@ def _moved(path: Sequence[str], stored: Sequence[PathState]) -> PathState:
     counters.update(stored[0].counters)
     moving = [key for key in counters if before.get(key.project_id) != after.get(key.project_id)]
     moved = minimums.moved(counters, moving, before, after)
+    metered, _ = meters.moved(counters, moved, before, after, at)
+    moved = {key: dataclasses.replace(row, metered=row.metered + metered[key]) for key, row in moved.items()}
     return dataclasses.replace(stored[0], project_ids=list(path), counters=moved)
 
 

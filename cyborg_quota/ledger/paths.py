@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import change_log, charges, path_state, usages
+from cyborg_quota.db import change_log, charges, clock, path_state, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.types import ResourceKey, UsageKey
+from cyborg_quota.types.hours import BudgetPeriod
 
 T = TypeVar("T")
+ReadBudgets = Callable[[Connection, Collection[str], Collection[str]], tuple[Sequence[BudgetPeriod], int | None]]
 
 _MAX_CACHED_PATHS: Final = 20_000
 """The maximum number of cached paths. When it is reached, the cache is cleared."""
@@ -36,10 +38,14 @@ def until_stable(attempt: Callable[[], T | None]) -> T:
 
 
 class PathCache:
-    """Paths by project. ``get`` creates the usage rows that a path lacks, so that it can be charged."""
+    """Paths by project. ``get`` creates the usage rows that a path lacks, so that it can be charged.
+
+    ``budgets``: Enforcers.budgets, with which the driver replaces it.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.budgets: ReadBudgets = lambda _connection, _project_ids, _resources: ((), None)
         self._cached_paths: dict[str, ProjectPath] = {}
 
     def get(self, project_id: str, keys: Collection[ResourceKey], *, is_again: bool = False) -> ProjectPath:
@@ -71,6 +77,10 @@ class PathCache:
             return known
         wanted = set(keys) | (set(known.keys) if known is not None else set())
         path = path_state.read_path(connection, project_id, wanted)
+        # (After the generations of the rows, which a change of a budget renews: see charges.py.)
+        if path.limits is not None and path.limits.budgets:
+            periods, until = self.budgets(connection, path.project_ids, {key.resource for key in wanted})
+            path.limit_meters(periods, None if until is None else clock.microsecond_of(until))
         if len(self._cached_paths) >= _MAX_CACHED_PATHS:
             self._cached_paths.clear()
         self._cached_paths[project_id] = path

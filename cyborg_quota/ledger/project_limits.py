@@ -11,27 +11,29 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import usages
-from cyborg_quota.db.database import Database
+from cyborg_quota.db import clock, usages
+from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.ledger import enforcement
 from cyborg_quota.ledger.enforcers import Enforcer
 from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.ledger.paths import PathCache
-from cyborg_quota.types import RESERVED, TOTAL, UNLIMITED, Constraint, ResourceKey, State
+from cyborg_quota.types import RESERVED, TOTAL, UNLIMITED, Constraint, Counters, ResourceKey, State, UsageKey
+from cyborg_quota.types.hours import BudgetPeriod
 
 
 @dataclasses.dataclass(slots=True)
 class Charge:
     """What a call charges to one project: the amounts by counter, and the path and the limits that were read for it.
 
-    ``constraints`` None: the charge is not limited.
+    ``constraints`` None: the charge is not limited. ``budgets``: those that limit it.
     """
 
     project_id: str
     amounts: Mapping[ResourceKey, int]
     path: ProjectPath
     constraints: Sequence[Constraint] | None = None
+    budgets: Mapping[UsageKey, BudgetPeriod] = dataclasses.field(default_factory=dict)
 
     @property
     def growing(self) -> dict[ResourceKey, int]:
@@ -53,6 +55,8 @@ class Charge:
                     limits.get((posting.node.project_id, *key, is_own)) for is_own in (True, False)
                 )
                 posting.until = None if self.constraints is None else self.path.until
+                if self.budgets and (budget := self.budgets.get(posting.node.key)) is not None:
+                    posting.max_metered, posting.ahead = budget.at_most, budget.ahead
                 postings.append(posting)
         return postings
 
@@ -84,6 +88,7 @@ class ProjectEnforcer(Enforcer):
         charge = Charge(project_id, amounts, self._paths.get(project_id, sorted(amounts)))
         if is_limited:
             charge.constraints = self._constraints(charge)
+            charge.budgets = charge.path.budgets
         return charge
 
     def _constraints(self, charge: Charge, *, is_read_again: bool = False) -> list[Constraint]:
@@ -117,22 +122,34 @@ class ProjectEnforcer(Enforcer):
         """
         path = self._paths.get(charge.project_id, sorted(charge.amounts), is_again=True)
         nodes = [(path.nodes(key), charge.path.nodes(key)) for key in charge.amounts]
-        if path.until != charge.path.until or any(now != charged for now, charged in nodes):
+        is_same = (path.until, path.budgets) == (charge.path.until, charge.path.budgets)
+        if not is_same or any(now != charged for now, charged in nodes):
             return False
         constraints, growing = charge.constraints or (), charge.growing
-        owners = {*path.project_ids, *(constraint.project_id for constraint in constraints)}
-        counters = self._database.read_synced(lambda connection: usages.read(connection, owners, growing))
+        owners = {*path.project_ids, TOTAL, *(constraint.project_id for constraint in constraints)}
+
+        def read(connection: Connection) -> tuple[dict[UsageKey, Counters], int]:
+            return usages.read(connection, owners, growing), clock.read_second(connection)
+
+        counters, at = self._database.read_synced(read)
+        constraints = [*constraints, *enforcement.of_budgets(charge.budgets.values(), counters, at)]
         violations = enforcement.find_violations(charge.project_id, constraints, counters, growing, path.project_ids)
         if violations:
-            raise exceptions.OverQuota(violations) from None
+            raise exceptions.OverQuota.of(violations) from None
         widths = enforcement.widths(charge.project_id, growing)
-        for over in enforcement.find_violations(charge.project_id, widths, counters, growing):
+        widths += [
+            Constraint.of(UsageKey(name, *key), usages.MAX_COUNTED, "subtree")
+            for name in (*path.project_ids, TOTAL)
+            for key in growing
+        ]
+        for over in enforcement.find_violations(charge.project_id, widths, counters, growing, path.project_ids):
             # (The counter of the resource overflows if that of a part does; a tenant does not see the part.)
-            raise exceptions.UsageOverflow(charge.project_id, over.resource, over.requested) from None
+            error = exceptions.UsageOverflow if over.scope == "counter" else exceptions.MeterOverflow
+            raise error(charge.project_id, over.resource, over.requested) from None
         return True
 
     def redact(self, project_id: str, error: exceptions.OverQuota, *, sees_all: bool) -> exceptions.OverQuota:
         """The error as the caller may see it."""
         if sees_all:
             return error
-        return exceptions.OverQuota(enforcement.redact(error.overs, self._paths.get(project_id, ()).project_ids))
+        return exceptions.OverQuota.of(enforcement.redact(error.overs, self._paths.get(project_id, ()).project_ids))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Literal, NamedTuple
 
 from cyborg_quota.types import UNLIMITED, Notice
+from cyborg_quota.types.hours import BudgetNotice
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -184,11 +185,12 @@ class PodNotice:
         return f"at the threshold of {self.now} % of the capacity"
 
 
-AnyNotice = Notice | CapacityNotice | PodNotice
+AnyNotice = Notice | CapacityNotice | PodNotice | BudgetNotice
 EVENTS: Final[Mapping[type[AnyNotice], str]] = {
     Notice: "cyborg_quota.threshold",
     CapacityNotice: "cyborg_quota.capacity_threshold",
     PodNotice: "cyborg_quota.pod_threshold",
+    BudgetNotice: "cyborg_quota.budget_threshold",
 }
 """The types of their notifications."""
 
@@ -196,6 +198,7 @@ SHOWN_BY: Final[Mapping[type[AnyNotice], tuple[str, str]]] = {
     Notice: ("projects", "`cyborg-quota list --over` and `list --usage` show"),
     CapacityNotice: ("inventories", "`cyborg-quota inventory list` shows"),
     PodNotice: ("resources of pods", "`cyborg-quota pod usage list` shows"),
+    BudgetNotice: ("budgets", "`cyborg-quota budget list --above 80` shows"),
 }
 """What the notices of a kind are about, and the commands that show that."""
 

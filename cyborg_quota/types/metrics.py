@@ -14,7 +14,9 @@ from cyborg_quota.types.capacity import ResourceUse
 class ProjectMetrics(NamedTuple):
     """The values of one resource of one project. ``limit`` None: unlimited. ``fits`` None: no limit bounds it.
 
-    ``minimum``, ``promised``: as of Counters; None: 0.
+    ``minimum``, ``promised``: as of Counters; None: 0. ``device_seconds_total``: the meter (db/meters.py).
+    ``budget_hours``, ``budget_spent_hours``: of the present period; None: there is no budget. ``budget_seconds_left``:
+    see BudgetPeriod.
     """
 
     project_id: str
@@ -26,6 +28,10 @@ class ProjectMetrics(NamedTuple):
     fits: int | None
     minimum: int | None = None
     promised: int | None = None
+    device_seconds_total: int = 0
+    budget_hours: float | None = None
+    budget_spent_hours: float | None = None
+    budget_seconds_left: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accelerator-hours, the public interface: reports of what projects have used, and budgets."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from cyborg_quota import exceptions, policy, validation
+from cyborg_quota.db import change_log, clock, meters, projects, usages
+from cyborg_quota.db.database import Connection
+from cyborg_quota.db.prepared import chunks
+from cyborg_quota.hours import tables
+from cyborg_quota.hours.enforcer import BudgetEnforcer
+from cyborg_quota.subject import Subject, admin_call
+from cyborg_quota.types import (
+    MAX_AMOUNT,
+    Counters,
+    RecordedChange,
+    RecordedChanges,
+    ResourceKey,
+    UsageKey,
+)
+from cyborg_quota.types.hours import (
+    HOUR,
+    PERIODS,
+    Budget,
+    BudgetNotice,
+    BudgetPeriod,
+    BudgetUse,
+    MonthlyUsage,
+)
+from cyborg_quota.validation import Context
+
+MAX_HOURS: Final = MAX_AMOUNT
+_NOTIFIED: Final = (80, 100)
+"""The percentages of a budget that are notified."""
+
+
+class BudgetRecord(NamedTuple):
+    """A budget and what is used of it. Times are naive UTC.
+
+    ``use`` None: no period of it is going on. ``period_begins``, ``period_ends``: the present period, or the only one.
+    ``lasts_until``: when the hours are spent if what is held stays; None: after the end of the period, or never.
+    """
+
+    budget: Budget
+    use: BudgetUse | None
+    period_begins: datetime.datetime
+    period_ends: datetime.datetime
+    lasts_until: datetime.datetime | None
+
+
+class Hours(Subject):
+    """What projects have used, in hours of one device, and budgets: how much they may use in a period.
+
+    A budget covers its project and all projects below it. Those of children may add up to more than that of the parent.
+    When it is spent, nothing is taken away: new reserves and growing resizes are refused. Shared by threads.
+    """
+
+    def __init__(self, enforcer: BudgetEnforcer, *common: Any) -> None:
+        """``common``: the arguments of Subject."""
+        super().__init__(*common)
+        self._database = enforcer.parts.database
+        self._untimed = self._database.untimed
+        self._history = enforcer.parts.history
+        self._ahead = enforcer.ahead
+
+    # --- budgets ---
+
+    def set_budget(
+        self,
+        context: Context,
+        hours: Mapping[str, int],
+        project_id: str,
+        *,
+        every: str = "month",
+        start: datetime.date | None = None,
+        until: datetime.date | None = None,
+        carry: Mapping[str, int] | None = None,
+        notify_only: bool = False,
+        reason: str | None = None,
+    ) -> list[Budget]:
+        """Set budgets ({resource: hours in each period}) of a project. They replace those of the same resources.
+
+        Nothing is carried into the period in which a budget is changed.
+
+        ``every``: month, quarter or year, as of the calendar in UTC; or, with ``start`` and ``until``, one period: both
+        are the first day of a month, and ``until`` is not part of it. ``carry``: see Budget. ``notify_only``: nothing
+        is refused. An admin may set them; and who may set the limits of the project (policy rule
+        cyborg_quota:limit:set), if its parent has a budget of the same resource. Raises NotAuthorized, UnknownResource,
+        InvalidRequest, ReasonRequired.
+        """
+        named = validation.one_project(context, "set_budget", project_id, "a budget is that of a project")
+        amounts = _amounts("A budget", hours)
+        carried = _amounts("What is carried", carry or {}, is_empty_permitted=True)
+        if unknown := sorted(set(carried) - set(amounts)):
+            raise exceptions.InvalidRequest(f"Hours of {unknown[0]} are carried, and it has no budget in this call.")
+        months, starts, ends = _span(every, start, until)
+        if carried and months is None:
+            raise exceptions.InvalidRequest(
+                "A budget of a single period has no next period to which hours are carried."
+            )
+        validation.refuse_unknown(amounts, self._resources)
+
+        def work(connection: Connection) -> tuple[list[Budget], list[RecordedChange]]:
+            before = {one.resource: one for one in tables.read(connection, [named], amounts)}
+            now = clock.month_of(clock.read_second(connection))
+            if ends is not None and ends <= now:
+                raise exceptions.InvalidRequest(f"The period is over: it ended on {until}.")
+            made, changes = [], []
+            for resource, amount in sorted(amounts.items()):
+                old = before.get(resource)
+                begins = now - now % months if starts is None and months else starts or 0
+                shared = begins, ends, carried.get(resource, 0)
+                budget = Budget(named, resource, amount, months, *shared, enforce=not notify_only)
+                made.append(budget)
+                # (A changed budget begins anew: what was left before would be that of another amount.)
+                if old is None or budget != dataclasses.replace(old, starts=begins):
+                    tables.write(connection, budget)
+                    changes.append(_change("set budget", old, budget))
+            return made, changes
+
+        budgets: list[Budget] = self._change(context, "set_budget", named, work, resources=amounts, reason=reason)
+        return budgets
+
+    def adjust(
+        self, context: Context, hours: Mapping[str, int], project_id: str, *, reason: str | None = None
+    ) -> list[BudgetRecord]:
+        """Add hours ({resource: number, negative or positive}) to what is spent of budgets in the present period.
+
+        For example -12 for a node that failed. What is metered stays. Raises the errors of ``set_budget``, and
+        BudgetNotFound.
+        """
+        named = validation.one_project(context, "adjust_budget", project_id, "a budget is that of a project")
+        amounts = _amounts("A correction", hours, least=-MAX_HOURS)
+
+        def work(connection: Connection) -> tuple[None, list[RecordedChange]]:
+            now = clock.month_of(clock.read_second(connection))
+            changes = []
+            for budget in self._required(connection, named, amounts):
+                if budget.period(now) is None:
+                    raise exceptions.BudgetNotFound(named, budget.resource)
+                tables.adjust(connection, budget.key, now, amounts[budget.resource] * HOUR)
+                values = {"hours": amounts[budget.resource]}
+                changes.append(RecordedChange("adjust budget", named, budget.resource, None, values))
+            return None, changes
+
+        self._change(context, "adjust_budget", named, work, resources=amounts, reason=reason)
+        return [one for one in self._read([named], amounts) if one.use is not None]
+
+    def delete_budget(
+        self,
+        context: Context,
+        project_id: str,
+        resources: Sequence[str] | None = None,
+        *,
+        reason: str | None = None,
+    ) -> None:
+        """Delete budgets of a project: those of ``resources``, or all. Raises BudgetNotFound, NotAuthorized."""
+        named = validation.one_project(context, "delete_budget", project_id, "a budget is that of a project")
+        names = None if resources is None else [validation.check_resource_name(one) for one in resources]
+
+        def work(connection: Connection) -> tuple[None, list[RecordedChange]]:
+            found = self._required(connection, named, names)
+            for budget in found:
+                tables.delete(connection, budget.key)
+            return None, [_change("delete budget", budget, None) for budget in found]
+
+        self._change(context, "delete_budget", named, work, resources=names, reason=reason)
+
+    @staticmethod
+    def _required(connection: Connection, project_id: str, resources: Any) -> list[Budget]:
+        found = tables.read(connection, [project_id], resources)
+        missing = sorted(set(resources or ()) - {one.resource for one in found})
+        if missing or not found:
+            raise exceptions.BudgetNotFound(project_id, missing[0] if missing else None)
+        return found
+
+    def _authorize(
+        self, context: Context, call: str, project_id: str, resources: Collection[str] | None, connection: Connection
+    ) -> None:
+        """Raise NotAuthorized unless the context may change budgets of these resources (None: of all that it has)."""
+        if validation.is_admin(context):
+            return
+        parent_id = projects.parent_of(connection, project_id)
+        has_budget = False
+        if self._authority.may_set(context, project_id, parent_id) and parent_id is not None:
+            if resources is None:
+                resources = [one.resource for one in tables.read(connection, [project_id])]
+            bounded = {one.resource for one in tables.read(connection, [parent_id], resources)}
+            has_budget = bounded.issuperset(resources)
+        if not has_budget:
+            needs = f"a context that the policy rule {policy.RULE} allows, and a budget of the parent project"
+            raise exceptions.NotAuthorized(call, needs)
+
+    def _change(
+        self,
+        context: Context,
+        call: str,
+        project_id: str,
+        work: Callable[[Connection], tuple[Any, Any]],
+        *,
+        resources: Collection[str] | None,
+        reason: str | None,
+    ) -> Any:
+        """Run ``work``, which returns a result and the changes that it has made, and record these.
+
+        The rows that they bound get other generations: no charge is granted by a budget that was replaced.
+        """
+        author = self._author(context, reason)
+        authorize = functools.partial(self._authorize, context, call, project_id, resources)
+        self._database.read(authorize)  # (who may not make the change must not wait for others, nor make them wait)
+
+        def change(connection: Connection) -> tuple[Any, RecordedChanges | None]:
+            projects.lock_and_add(connection, [project_id])
+            authorize(connection)
+            result, changes = work(connection)
+            return result, change_log.record(connection, author, changes)
+
+        return self._history.change(self._database, change)
+
+    def show_budget(self, context: Context, project_id: str | None = None) -> list[BudgetRecord]:
+        """The budgets of a project, and what is used of them. Raises NotAuthorized."""
+        return self._read([validation.project_of(context, project_id)])
+
+    @admin_call
+    def list_budgets(
+        self,
+        context: Context,
+        *,
+        above: int | None = None,
+        limit: int | None = None,
+        after: Any = None,
+        resource: str | None = None,
+    ) -> list[BudgetRecord]:
+        """The budgets of all projects, sorted.
+
+        ``above``: those of which at least this percentage is spent. ``limit``, ``after``, ``resource``: a page, which
+        begins after this position; see types.Marker.
+        """
+        page = validation.check_page(limit, after, resource)
+        least = validation.integer(above or 0, 0, MAX_AMOUNT, "The percentage must be a whole number of at least 0")
+        resources = None if page.resource is None else [page.resource]
+        budgets = self._untimed.read(lambda connection: tables.read(connection, None, resources))
+        position = tuple(name for name in page.after or () if name is not None)
+        budgets = [one for one in budgets if not position or one.key[: len(position)] > position]
+        wanted = (
+            one
+            for some in chunks(budgets)
+            for one in self._records(some)
+            if above is None or (one.use is not None and _percent(one.use) >= least)
+        )
+        return list(itertools.islice(wanted, page.limit))
+
+    def _read(self, project_ids: Sequence[str], resources: Collection[str] | None = None) -> list[BudgetRecord]:
+        return self._records(self._untimed.read(lambda connection: tables.read(connection, project_ids, resources)))
+
+    def _records(self, found: Sequence[Budget]) -> list[BudgetRecord]:
+        """What is used of these budgets."""
+
+        def read(connection: Connection) -> list[BudgetRecord]:
+            periods = {one.budget: one for one in tables.periods(connection, found, self._ahead)[0]}
+            keys = [ResourceKey(name) for name in sorted({one.resource for one in found})]
+            rows = usages.read(connection, {one.project_id for one in found}, keys) if found else {}
+            at = clock.read_second(connection)
+            return [_record(one, periods.get(one), rows.get(one.key, Counters()), at) for one in found]
+
+        return self._untimed.read(read)
+
+    @admin_call
+    def notices(self, context: Context) -> list[BudgetNotice]:
+        """The budgets that have reached a threshold (80 or 100 %) since the last call, by any host.
+
+        Each threshold is returned once in a period, on one host; once more after the budget was set again.
+        """
+        notified = self._untimed.read(tables.notified)
+        found = []
+        for budget, use, *_ in self.list_budgets(context, above=_NOTIFIED[0]):
+            if use is None or not use.spent:
+                continue
+            level = max(one for one in _NOTIFIED if _percent(use) >= one)
+            # (A period that has ended, by the clock of another node, is not notified again.)
+            before, now = notified.get(budget.key, (0, 0)), (clock.month_number(use.begins), level)
+            claim = functools.partial(tables.claim_notified, key=budget.key, before=before, now=now)
+            if now > before and self._database.write(claim):
+                last = before[1] if before[0] == now[0] else 0
+                spent = round(use.spent, 1)
+                found.append(
+                    BudgetNotice(*budget.key[:2], use.hours or 0.0, spent, f"{use.begins:%Y-%m-%d}", last, level)
+                )
+        return found
+
+    # --- the report ---
+
+    def report(
+        self,
+        context: Context,
+        start: datetime.date,
+        until: datetime.date,
+        project_id: str | None = None,
+        *,
+        tree: bool = False,
+        limit: int | None = None,
+        after: tuple[str, str, datetime.date] | None = None,
+    ) -> list[MonthlyUsage]:
+        """What each project has used of each resource in each month, with all that was below it; without zeros.
+
+        Sorted. ``start``, ``until``: days of the first and of the last month; of the present month, until now. For an
+        admin only: ``project_id`` None (all projects, also those that were removed), and ``tree`` (also the projects
+        that are below it now). ``limit``, ``after``: the maximum number of rows, and the last row of the page before.
+        Raises NotAuthorized, InvalidRequest.
+        """
+        if project_id is None or tree:
+            validation.admin_only(context, "report_usage")
+        named = None if project_id is None else validation.project_of(context, project_id)
+        months = range(clock.month_number(start), clock.month_number(until) + 1)
+        if not months or months[0] < 0:
+            raise exceptions.InvalidRequest(
+                f"A report must end after it begins, and begin after 2019: {start} to {until}."
+            )
+        most = validation.row_limit(limit)
+        found: list[MonthlyUsage] = []
+        last = None if after is None else UsageKey(*after[:2])
+        if after is not None:
+            begun = self._untimed.read(lambda connection: _used(connection, [UsageKey(*after[:2])], months))
+            found = [one for one in begun if one[:3] > after]
+        while most is None or len(found) < most:
+            keys, some = self._untimed.read(functools.partial(self._next, named, last, months, tree=tree))
+            if not keys:
+                break
+            found += some
+            last = keys[-1]
+        return found[:most]
+
+    @staticmethod
+    def _next(
+        project_id: str | None, last: UsageKey | None, months: Sequence[int], connection: Connection, *, tree: bool
+    ) -> tuple[list[UsageKey], list[MonthlyUsage]]:
+        """The next usage rows, and what they have used."""
+        names = None if project_id is None else [project_id]
+        if project_id is not None and tree:
+            names = [project_id, *projects.subtree_edges(connection, project_id)]
+        keys = meters.usage_keys(connection, names, last, _ROWS_A_PAGE)
+        return keys, _used(connection, keys, months)
+
+
+_ROWS_A_PAGE: Final = 500
+
+
+def _used(connection: Connection, keys: Sequence[UsageKey], months: Sequence[int]) -> list[MonthlyUsage]:
+    used, at = meters.used_before(connection, keys), clock.read_second(connection)
+    rows = usages.read(connection, {key.project_id for key in keys}, [ResourceKey(key.resource) for key in keys])
+    found = []
+    for key in keys:
+        for month in months:
+            if clock.second_of(month) > at:
+                break
+            is_over = clock.second_of(month + 1) <= at
+            end = used(key, month + 1) if is_over else rows.get(key, Counters()).used_until(at)
+            if amount := end - used(key, month):
+                found.append(MonthlyUsage(*key[:2], clock.date_of(month).date(), amount))
+    return found
+
+
+def _record(budget: Budget, period: BudgetPeriod | None, counters: Counters, at: int) -> BudgetRecord:
+    if period is None:
+        return BudgetRecord(budget, None, clock.date_of(budget.starts), clock.date_of(budget.ends or 0), None)
+    use, now = period.use(counters, at), clock.time_of(at)
+    lasts_until = None if use.lasts is None or use.lasts > use.ends - now else now + use.lasts
+    return BudgetRecord(budget, use, use.begins, use.ends, lasts_until)
+
+
+def _percent(use: BudgetUse) -> float:
+    if not use.hours:
+        return 100.0 if use.spent else 0.0
+    return 100 * (use.spent or 0) / use.hours
+
+
+def _amounts(
+    what: str, hours: Mapping[str, int], *, least: int = 0, is_empty_permitted: bool = False
+) -> dict[str, int]:
+    if not isinstance(hours, Mapping) or not (hours or is_empty_permitted):
+        raise exceptions.InvalidRequest(f"{what} must map resources to hours, and name at least one.")
+    rule = f"{what} must be a whole number of hours from {least} to {MAX_HOURS}"
+    return {
+        validation.check_resource_name(name): validation.integer(one, least, MAX_HOURS, f"{rule} ({name})")
+        for name, one in hours.items()
+    }
+
+
+def _span(
+    every: str, start: datetime.date | None, until: datetime.date | None
+) -> tuple[int | None, int | None, int | None]:
+    """The length of a period in months, and the first month and the one after the last one of a single period."""
+    if start is None and until is None:
+        if every not in PERIODS:
+            raise exceptions.InvalidRequest(f"A period is {', '.join(PERIODS)}, not {validation.text_of(every)}.")
+        return PERIODS[every], None, None
+    if start is None or until is None:
+        raise exceptions.InvalidRequest(f"A single period needs its start and its end; only {start or until} is given.")
+    for one in (start, until):
+        if one.day != 1:
+            raise exceptions.InvalidRequest(f"A period begins and ends with the first day of a month, not {one}.")
+    starts, ends = clock.month_number(start), clock.month_number(until)
+    if not 0 <= starts < ends:
+        raise exceptions.InvalidRequest(f"A period must end after it begins, and begin after 2019: {start} to {until}.")
+    return None, starts, ends
+
+
+def _change(action: str, before: Budget | None, after: Budget | None) -> RecordedChange:
+    one = after or before
+    assert one is not None, "one of them is given"
+    return RecordedChange(action, one.project_id, one.resource, _values(before), _values(after))
+
+
+def _values(budget: Budget | None) -> dict[str, Any] | None:
+    if budget is None:
+        return None
+    return {
+        "hours": budget.amount,
+        "every": next((name for name, months in PERIODS.items() if months == budget.months), None),
+        "from": f"{clock.date_of(budget.starts):%Y-%m-%d}",
+        "until": None if budget.ends is None else f"{clock.date_of(budget.ends):%Y-%m-%d}",
+        "carry": budget.carry,
+        "enforce": "refuse" if budget.enforce else "notify",
+    }

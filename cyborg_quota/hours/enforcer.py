@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The enforcer of budgets: they bound the meters of the usage rows of their projects (db/meters.py).
+
+The charge of the usage rows itself compares them (db/charges.py), as it compares limits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import Final
+
+from oslo_config import cfg
+
+from cyborg_quota.db.database import Connection
+from cyborg_quota.hours import tables
+from cyborg_quota.ledger.enforcers import Enforcer, Parts
+from cyborg_quota.types.hours import HOUR, BudgetPeriod
+
+
+@dataclasses.dataclass(frozen=True)
+class HoursSettings:
+    """``ahead``: for how many hours all that a project holds must be paid for when it reserves."""
+
+    ahead: int = 1
+
+
+class BudgetEnforcer(Enforcer):
+    """Reads the budgets of the projects of a path."""
+
+    def __init__(self, parts: Parts, settings: HoursSettings | None) -> None:
+        self.parts: Final = parts
+        self.ahead: Final = (settings or HoursSettings()).ahead * HOUR
+
+    @staticmethod
+    def selection_of(conf: cfg.ConfigOpts) -> HoursSettings:
+        """The settings, from [budgets]."""
+        return HoursSettings(conf.budgets.hours_ahead)
+
+    def budgets(
+        self, connection: Connection, project_ids: Collection[str], resources: Collection[str]
+    ) -> tuple[list[BudgetPeriod], int | None]:
+        """The budgets in force, and the second at which this changes."""
+        return tables.periods(connection, tables.read(connection, project_ids, resources), self.ahead)

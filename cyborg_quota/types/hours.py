@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data types of accelerator-hours: budgets and reports. An hour is that of one device."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from typing import Final, NamedTuple
+
+from cyborg_quota.types import Constraint, Counters, UsageKey
+
+HOUR: Final = 3600
+"""Seconds."""
+
+EPOCH: Final = datetime.datetime(2020, 1, 1)
+"""The second 0 of meters (db/clock.py), in UTC."""
+
+PERIODS: Final[dict[str, int]] = {"month": 1, "quarter": 3, "year": 12}
+"""The periods of a budget, in months. They begin with the calendar's, in UTC."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Budget:
+    """The hours that a project, with all below it, may use of a resource in each period.
+
+    ``months``: the length of a period, of PERIODS; None: there is one period. ``starts``: the first month of the first
+    period, as the number of months since January 2020; ``ends``: the first month after the last one; None: none.
+    ``carry``: how many hours that were left in a period may be used in the next one, at most; hours that were carried
+    are not carried again. ``enforce`` False: nothing is refused, there are notices only.
+    """
+
+    project_id: str
+    resource: str
+    amount: int
+    months: int | None
+    starts: int
+    ends: int | None = None
+    carry: int = 0
+    enforce: bool = True
+
+    @property
+    def key(self) -> UsageKey:
+        """The usage row that it bounds."""
+        return UsageKey(self.project_id, self.resource)
+
+    def period(self, month: int) -> tuple[int, int] | None:
+        """The first month of the period that contains this month, and the first one after it; None: there is none."""
+        if self.months is None:
+            is_within = self.starts <= month < (self.ends or 0)
+            return (self.starts, self.ends or 0) if is_within else None
+        begin = month - month % self.months
+        return begin, begin + self.months
+
+
+class BudgetUse(NamedTuple):
+    """What was used of a budget at one moment. Hours, and naive times in UTC.
+
+    ``hours``: the amount, with what was ``carried``. ``spent`` and ``held`` (devices) are None if the context may not
+    see them. ``ahead``: for how many hours all that is held must be paid for.
+    """
+
+    hours: float
+    spent: float | None
+    held: int | None
+    ahead: int
+    begins: datetime.datetime
+    ends: datetime.datetime
+    is_repeated: bool
+    carried: float = 0.0
+
+    @property
+    def hidden(self) -> BudgetUse:
+        """What users of projects below may see: the amount, but not what was carried, which is what was not used."""
+        return self._replace(hours=self.hours - self.carried, carried=0.0, spent=None, held=None)
+
+    def describe(self, requested: int) -> str:
+        """Why an amount does not fit, in words."""
+        hours = "hour" if self.ahead == 1 else f"{self.ahead} hours"
+        spent = f"has not enough left of its {self.hours:g} hours for the next {hours}"
+        if self.spent is not None and self.held is not None and self.left is not None:
+            needed = (self.held + requested) * self.ahead
+            spent = (
+                f"has spent {self.spent:.1f} of {self.hours:g} hours since {self.begins:%Y-%m-%d}; {self.held} are"
+                f" held, and {requested} more need {needed:.1f} hours for the next {hours}; {self.left:.1f} are left"
+            )
+        then = "The next period begins" if self.is_repeated else "The budget ends"
+        return f"with all below it, {spent}. {then} {self.ends:%Y-%m-%dT%H:%MZ}."
+
+    @property
+    def left(self) -> float | None:
+        """Negative if more was spent."""
+        return None if self.spent is None else self.hours - self.spent
+
+    @property
+    def lasts(self) -> datetime.timedelta | None:
+        """How long the hours that are left last, if what is held is held on; None: nothing is held, or not known."""
+        if not self.held or self.left is None:
+            return None
+        return datetime.timedelta(hours=max(0.0, self.left) / self.held)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BudgetPeriod:
+    """The present period of a budget, and what bounds the meter of its usage row until it ends.
+
+    ``base``: the device-seconds of the meter at its begin, less corrections; ``carried``: device-seconds from the
+    period before. ``begins``, ``ends``: naive times in UTC. ``ahead``: seconds.
+    """
+
+    budget: Budget
+    base: int
+    carried: int
+    begins: datetime.datetime
+    ends: datetime.datetime
+    ahead: int
+
+    @property
+    def at_most(self) -> int:
+        """The device-seconds of the meter at which the budget is spent."""
+        return self.base + self.budget.amount * HOUR + self.carried
+
+    def use(self, counters: Counters, at: int) -> BudgetUse:
+        """What is used at the second ``at``, by the counters of the usage row."""
+        return BudgetUse(
+            hours=self.budget.amount + self.carried / HOUR,
+            spent=(counters.used_until(at) - self.base) / HOUR,
+            held=counters.subtree,
+            ahead=self.ahead // HOUR,
+            begins=self.begins,
+            ends=self.ends,
+            is_repeated=self.budget.months is not None,
+            carried=self.carried / HOUR,
+        )
+
+    def seconds_left(self, counters: Counters, at: int) -> int | None:
+        """In how many seconds the budget will be spent, if all that is held at the second ``at`` is held on.
+
+        0: it is spent. None: not before the period ends.
+        """
+        left = max(0, self.at_most - counters.used_until(at))
+        if left and not counters.subtree:
+            return None
+        seconds = left // (counters.subtree or 1)
+        return None if at + seconds >= (self.ends - EPOCH).total_seconds() else seconds
+
+    def constraint(self, counters: Counters, at: int) -> Constraint:
+        """The number of devices that may be held at this second, as a limit of the subtree."""
+        limit = max(0, (self.at_most - counters.used_until(at)) // self.ahead)
+        return Constraint(self.budget.project_id, self.budget.resource, limit, "budget", budget=self.use(counters, at))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BudgetNotice:
+    """What is spent of a budget has reached a threshold. ``before`` and ``now``: as those of Notice, in this period.
+
+    ``hours``: with what was carried; ``since``: the first day of the period.
+    """
+
+    project_id: str
+    resource: str
+    hours: float
+    spent: float
+    since: str
+    before: int
+    now: int
+
+    def __str__(self) -> str:
+        spent = f"spent {self.spent} of {self.hours:g} hours since {self.since}"
+        return f"project {self.project_id}, resource {self.resource}: {self.where} ({spent})"
+
+    @property
+    def where(self) -> str:
+        """The level that was reached, in words."""
+        return f"at {self.now} % of the budget"
+
+
+class MonthlyUsage(NamedTuple):
+    """The device-seconds of one project, resource and month. ``month``: its first day."""
+
+    project_id: str
+    resource: str
+    month: datetime.date
+    device_seconds: int
+
+    @property
+    def hours(self) -> float:
+        return self.device_seconds / HOUR

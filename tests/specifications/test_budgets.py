@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Budgets: how many device-hours a project, with all below it, may use in a period."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from unittest import mock
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import usages
+from tests import base, fixtures, held_clock
+from tests.base import ADMIN
+from tests.race import workers
+
+BEGIN = datetime.datetime(2026, 11, 2, 8)
+NEXT_MONTH = datetime.datetime(2026, 12, 1)
+
+
+class BudgetTestCase(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.clock = self.useFixture(held_clock.HeldClock(self.url, BEGIN))
+        self.plant({"org": None, "physics": "org", "cms": "physics"})
+        self.hours = self.engine.hours
+        self.cms = base.Context("cms")
+
+    def spend(self, hours: float, amount: int = 1, project_id: str = "cms") -> None:
+        """Hold this amount for this time."""
+        context = base.Context(project_id)
+        uuids = self.quotas.reserve(context, {"gpu": amount})
+        self.clock.now += datetime.timedelta(hours=hours)
+        self.quotas.release(context, uuids)
+
+    def spent(self, project_id: str = "physics") -> float:
+        (record,) = self.hours.show_budget(ADMIN, project_id)
+        assert record.use is not None, "its period is going on"
+        return record.use.spent or 0.0
+
+    def left(self, project_id: str = "physics") -> float:
+        (record,) = self.hours.show_budget(ADMIN, project_id)
+        assert record.use is not None, "its period is going on"
+        return record.use.left or 0.0
+
+    def assert_fits(self, amount: int) -> None:
+        """H1: exactly this amount is granted at this moment, in this process and in one that has cached nothing."""
+        for engine in (self.engine, self.make_engine()):
+            self.assertEqual(amount, engine.headroom(ADMIN, "cms")["gpu"].fits)
+            self.assertRaises(exceptions.BudgetExceeded, engine.reserve, self.cms, {"gpu": amount + 1})
+            if amount:
+                engine.rollback(self.cms, engine.reserve(self.cms, {"gpu": amount}))
+
+
+class TestBound(BudgetTestCase):
+    def test_the_refusal_names_the_ancestor(self) -> None:
+        self.hours.set_budget(ADMIN, {"gpu": 1000}, "physics")
+        self.spend(249.6, 4)
+        held = self.quotas.reserve(self.cms, {"gpu": 1})
+        error = self.assertRaises(exceptions.BudgetExceeded, self.engine.reserve, ADMIN, {"gpu": 1}, project_id="cms")
+        self.assertEqual(
+            "Budget exceeded for gpu: project physics, with all below it, has spent 998.4 of 1000 hours since "
+            "2026-11-01; 1 are held, and 1 more need 2.0 hours for the next hour; 1.6 are left. The next period begins "
+            "2026-12-01T00:00Z.",
+            str(error),
+        )
+        hidden = self.assertRaises(exceptions.BudgetExceeded, self.engine.reserve, self.cms, {"gpu": 1})
+        self.assertIn(
+            "project physics, with all below it, has not enough left of its 1000 hours for the next hour.", str(hidden)
+        )
+        self.assertNotIn("998", str(hidden))
+        (over,) = self.engine.check(self.cms, {"gpu": 1})
+        self.assertEqual(("budget", None, None), (over.scope, over.limit, over.used))
+        self.quotas.commit(self.cms, held)
+        self.quotas.release(self.cms, held)
+        self.assert_fits(1)
+
+    def test_at_three_levels_the_least_binds(self) -> None:
+        for project_id, hours in (("org", 100), ("physics", 12), ("cms", 50)):
+            self.hours.set_budget(ADMIN, {"gpu": hours}, project_id)
+        self.assert_fits(12)
+        self.spend(1.5, 4)
+        self.assert_fits(6)
+        self.assertEqual("physics", self.engine.headroom(ADMIN, "cms")["gpu"].bound_by)
+
+    def test_time_alone_spends_it(self) -> None:
+        """Also for a process that has read the path before; and what is held goes on."""
+        self.hours.set_budget(ADMIN, {"gpu": 10}, "physics")
+        held = self.quotas.reserve(self.cms, {"gpu": 2})
+        self.clock.now += datetime.timedelta(hours=3)
+        self.assert_fits(2)
+        self.clock.now += datetime.timedelta(hours=1)
+        self.assert_fits(0)
+        self.clock.now += datetime.timedelta(hours=3)
+        self.assertEqual(-4, self.left())
+        self.quotas.commit(self.cms, held)
+        self.quotas.resize(self.cms, {"gpu": 1}, reservation=held[0])
+        self.assertRaises(exceptions.BudgetExceeded, self.engine.resize, self.cms, {"gpu": 2}, reservation=held[0])
+        self.quotas.adopt(ADMIN, [base.claim("late", gpu=1)], "cms")
+        self.quotas.release(self.cms, held)
+
+    def test_overspent(self) -> None:
+        """By less than what is paid ahead, and by more."""
+        self.hours.set_budget(ADMIN, {"gpu": 10}, "physics")
+        self.spend(10.5)
+        self.assert_fits(0)
+        self.assertEqual(["budget"], [over.scope for over in self.engine.check(ADMIN, {"gpu": 1}, "cms")])
+        held = self.quotas.adopt(ADMIN, [base.claim("late", gpu=1)], "cms")
+        self.clock.now += datetime.timedelta(hours=3)
+        self.assert_fits(0)
+        self.quotas.release(self.cms, held)
+
+    def test_a_limit_that_binds_too_is_named_beside_it(self) -> None:
+        self.limits.own["physics", "gpu"] = 3
+        self.hours.set_budget(ADMIN, {"gpu": 5}, "physics")
+        error = self.assertRaises(exceptions.OverQuota, self.engine.reserve, ADMIN, {"gpu": 9}, project_id="cms")
+        self.assertIn("budget", {over.scope for over in error.overs})
+
+    def test_notify_only(self) -> None:
+        self.hours.set_budget(ADMIN, {"gpu": 2}, "physics", notify_only=True)
+        self.spend(1, 5)
+        self.assertEqual(5, self.spent())
+        self.assertEqual([("physics", 100)], [(one.project_id, one.now) for one in self.hours.notices(ADMIN)])
+        self.assertEqual([], self.hours.notices(ADMIN))
+
+    def test_a_change_is_in_force_at_once(self) -> None:
+        """Another process has cached the path."""
+        other = self.make_engine()
+        other.rollback(self.cms, other.reserve(self.cms, {"gpu": 5}))
+        for hours in (3, 7, 2):
+            self.hours.set_budget(ADMIN, {"gpu": hours}, "physics")
+            self.assertRaises(exceptions.BudgetExceeded, other.reserve, self.cms, {"gpu": hours + 1})
+            other.rollback(self.cms, other.reserve(self.cms, {"gpu": hours}))
+        self.hours.delete_budget(ADMIN, "physics")
+        other.reserve(self.cms, {"gpu": 9})
+
+    def test_a_transfer_within_it_is_not_refused(self) -> None:
+        self.plant({"atlas": "physics", "chem": "org"})
+        self.hours.set_budget(ADMIN, {"gpu": 2}, "physics")
+        self.quotas.reserve(self.cms, {"gpu": 2}, consumer="vm")
+        self.clock.now += datetime.timedelta(hours=1)
+        self.quotas.transfer(ADMIN, "atlas", "cms", consumer="vm")
+        self.hours.set_budget(ADMIN, {"gpu": 1}, "chem")
+        self.assertRaises(exceptions.BudgetExceeded, self.engine.transfer, ADMIN, "chem", "atlas", consumer="vm")
+        self.assert_invariants()
+
+
+class TestPeriods(BudgetTestCase):
+    def test_the_next_month_begins_anew(self) -> None:
+        """A path that was read before the end is read again."""
+        self.hours.set_budget(ADMIN, {"gpu": 10}, "physics")
+        self.spend(2, 5)
+        self.assert_fits(0)
+        self.clock.now = NEXT_MONTH
+        self.assert_fits(10)
+        self.assertEqual(0, self.spent())
+
+    def test_what_is_held_over_the_end_counts_in_both(self) -> None:
+        self.hours.set_budget(ADMIN, {"gpu": 100}, "physics")
+        self.clock.now = NEXT_MONTH - datetime.timedelta(hours=3)
+        self.spend(5, 2)
+        self.assertEqual(4, self.spent())
+        days = datetime.date(2026, 11, 1), datetime.date(2026, 12, 1)
+        used = [(one.project_id, one.hours) for one in self.hours.report(ADMIN, *days, "physics")]
+        self.assertEqual([("physics", 6.0), ("physics", 4.0)], used)
+
+    def test_carry(self) -> None:
+        """At most 3 hours of those that were left; and what was carried is not carried again."""
+        self.hours.set_budget(ADMIN, {"gpu": 10}, "physics", carry={"gpu": 3})
+        self.spend(2, 4)
+        self.clock.now = NEXT_MONTH
+        self.assertEqual(12, self.left())
+        self.spend(1, 4)
+        self.clock.now = datetime.datetime(2027, 1, 1)
+        self.assertEqual(13, self.left())
+        self.clock.now = datetime.datetime(2027, 2, 1)
+        self.assertEqual(13, self.left())
+        self.spend(2, 6)
+        self.clock.now = datetime.datetime(2027, 3, 1)
+        self.assertEqual(10, self.left())
+
+    def test_adjust(self) -> None:
+        self.hours.set_budget(ADMIN, {"gpu": 10}, "physics")
+        self.spend(3, 3)
+        self.assert_fits(1)
+        (record,) = self.hours.adjust(ADMIN, {"gpu": -4}, "physics", reason="node failed")
+        self.assertEqual(5, self.spent())
+        self.assertEqual(5, record.use and record.use.spent)
+        self.assert_fits(5)
+        self.assertEqual(9, self.hours.report(ADMIN, BEGIN, BEGIN, "physics")[0].hours)
+        self.clock.now = NEXT_MONTH
+        self.assertEqual(0, self.spent())
+        last = self.engine.limits.history(ADMIN, "physics", subject="budget")[0]
+        self.assertEqual("node failed", last.reason)
+
+    def test_a_single_period(self) -> None:
+        span = {"start": datetime.date(2026, 12, 1), "until": datetime.date(2027, 2, 1)}
+        self.hours.set_budget(ADMIN, {"gpu": 5}, "physics", **span)
+        self.spend(1, 9)
+        self.clock.now = NEXT_MONTH
+        self.spend(1, 5)
+        self.assert_fits(0)
+        self.clock.now = datetime.datetime(2027, 1, 31)
+        self.assert_fits(0)
+        self.clock.now = datetime.datetime(2027, 2, 1)
+        self.spend(1, 9)
+
+    def test_a_quarter_of_a_path_without_a_row(self) -> None:
+        """The budget is older than the first reserve."""
+        self.hours.set_budget(ADMIN, {"gpu": 8}, "physics", every="quarter")
+        self.clock.now = NEXT_MONTH
+        self.assert_fits(8)
+        self.spend(1, 8)
+        self.clock.now = datetime.datetime(2026, 12, 31)
+        self.assert_fits(0)
+        self.clock.now = datetime.datetime(2027, 1, 1)
+        self.assert_fits(8)
+
+
+class TestRules(BudgetTestCase):
+    def test_bad_input(self) -> None:
+        day = datetime.date(2026, 12, 2)
+        for call, named in (
+            (lambda: self.hours.set_budget(ADMIN, {}, "p"), "at least one"),
+            (lambda: self.hours.set_budget(ADMIN, {"gpu": -1}, "p"), "-1"),
+            (lambda: self.hours.set_budget(ADMIN, {"gpu": 1.5}, "p"), "1.5"),  # type: ignore[dict-item]
+            (lambda: self.hours.set_budget(ADMIN, {"typo": 1}, "p"), "typo"),
+            (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", every="week"), "week"),
+            (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", start=day, until=day), "2026-12-02"),
+            (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", carry={"fpga": 1}), "fpga"),
+            (lambda: self.hours.adjust(ADMIN, {"gpu": 1}, "p"), "'p'"),
+            (lambda: self.hours.delete_budget(ADMIN, "p", ["gpu"]), "gpu"),
+            (lambda: self.hours.report(ADMIN, day, datetime.date(2026, 1, 1)), "2026-12-02"),
+        ):
+            self.assert_refused(call, named)
+        self.assertEqual([], self.hours.list_budgets(ADMIN))
+
+    def assert_refused(self, call: Callable[[], object], named: str) -> None:
+        error = self.assertRaises(exceptions.QuotaError, call)
+        self.assertIn(named, str(error))
+
+    def test_who_may_set_it(self) -> None:
+        """Nobody but an admin, without a policy; and a user sees that of his own project."""
+        self.assertRaises(exceptions.NotAuthorized, self.hours.set_budget, self.cms, {"gpu": 1}, "cms")
+        self.assertRaises(exceptions.NotAuthorized, self.hours.show_budget, self.cms, "physics")
+        self.assertRaises(exceptions.NotAuthorized, self.hours.list_budgets, self.cms)
+        self.assertRaises(exceptions.NotAuthorized, self.hours.report, self.cms, BEGIN, BEGIN)
+        self.hours.set_budget(ADMIN, {"gpu": 1}, "cms")
+        self.assertEqual(["cms"], [one.budget.project_id for one in self.hours.show_budget(self.cms)])
+
+
+class TestRaces(BudgetTestCase):
+    """B2: 8 processes reserve under a budget of 10 hours, of which 4 are spent."""
+
+    def race(self) -> int:
+        self.hours.set_budget(ADMIN, {"gpu": 10}, "physics")
+        self.spend(2, 2)
+        jobs = [self._reserve for _ in range(8)]
+        for count in workers.race(*jobs):
+            self.assertIsInstance(count, int)
+        return int(self.figures("cms")[1])
+
+    def _reserve(self) -> int:
+        engine, granted = fixtures.make_engine(self.url, self.limits), 0
+        for _ in range(3):
+            try:
+                engine.reserve(self.cms, {"gpu": 1})
+                granted += 1
+            except exceptions.BudgetExceeded:
+                pass
+        engine.close()
+        return granted
+
+    def test_a_race(self) -> None:
+        self.assertEqual(6, self.race())
+        self.assert_invariants()
+
+    def test_the_naive_control(self) -> None:
+        """Without the condition, each process decides by what it has read before."""
+        values = usages.values
+
+        def naive(posting: usages.Posting) -> tuple[int, ...]:
+            posting.max_metered = None
+            return values(posting)
+
+        with mock.patch.object(usages, "values", naive):
+            self.assertGreater(self.race(), 6)
