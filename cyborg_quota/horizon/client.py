@@ -26,6 +26,7 @@ _ATTRIBUTE: Final = "_cyborg_quota_client"
 _READ_ONLY: Final = "_cyborg_quota_read_only"
 DEFAULTS: Final = "/quota_defaults"
 PROJECT: Final = "/quotas/{project_id}"
+BUDGETS: Final = f"{PROJECT}/budgets"
 IN_FLIGHT: Final = "/quota_reservations?state=reserved&project_id={project_id}"
 """The project is named: without it, an admin would get the reservations of all projects."""
 NOT_RETRIEVED: Final = gettext_lazy("Unable to retrieve the accelerator quota: %(exc)s")
@@ -125,9 +126,9 @@ class QuotaClient:
         return answer.json() if answer.content else None
 
 
-def capacity_marker(inventory: Json) -> str:
-    """The marker of the page after this inventory."""
-    return "/".join(urllib.parse.quote(inventory[name], safe="") for name in ("provider", "resource"))
+def marker_of(*names: str) -> Callable[[Json], str]:
+    """What makes the marker of the page after a row, from these values of it."""
+    return lambda row: "/".join(urllib.parse.quote(row[name], safe="") for name in names)
 
 
 def _error(answer: Any) -> rows.QuotaAPIError:

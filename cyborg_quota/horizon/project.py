@@ -11,15 +11,15 @@ from horizon import tables
 from horizon.utils import functions
 
 from cyborg_quota.horizon import client
-from cyborg_quota.horizon.tables import reservations_table, resources_table
+from cyborg_quota.horizon.tables import budgets_table, reservations_table, resources_table
 
 ReservationsTable = reservations_table()
 
 
 class IndexView(tables.MultiTableView):
-    """Bars, what fits and what binds, and the reservations in flight."""
+    """Bars, what fits and what binds, the budgets, and the reservations in flight."""
 
-    table_classes = (resources_table(), ReservationsTable)
+    table_classes = (resources_table(), budgets_table(), ReservationsTable)
     template_name = "accelerator_quota/project.html"
     page_title = _("Accelerator Quota")
     _has_more = False
@@ -31,6 +31,16 @@ class IndexView(tables.MultiTableView):
         found = client.attempt(self.request, lambda: client.of(self.request).usage(project_id))
         self._is_unknown = found is None
         return found or []
+
+    def get_budgets_data(self) -> list[client.Json]:
+        """The rows of the table of budgets."""
+        ids = {"project_id": self.request.user.project_id}
+        found, _more = client.attempt(
+            self.request,
+            lambda: client.of(self.request).listed("budgets", client.BUDGETS, ids),
+            _("Unable to retrieve the budgets: %(exc)s"),
+        ) or ([], False)
+        return found
 
     def get_reservations_data(self) -> list[client.Json]:
         """The rows of the table of reservations."""

@@ -97,6 +97,21 @@ def resources_table(**options: Any) -> Any:
     )
 
 
+def budgets_table(columns: Mapping[str, Any] | None = None, **options: Any) -> Any:
+    """Budgets of accelerator-hours. ``columns``: more of them, before the others."""
+    hours = {"hours": _("Hours"), "spent": _("Spent"), "left": _("Left")}
+    shown = {
+        **(columns or {}),
+        "resource": _("Resource"),
+        **{name: column(title, texts.hours(name)) for name, title in hours.items()},
+        "held": column(_("Held"), classes=("hidden-xs",)),
+        "lasts_until": time_column(_("Lasts Until")),
+        "period_ends": time_column(_("Period Ends")),
+        "enforce": column(_("When Spent"), texts.when_spent, classes=("hidden-xs",)),
+    }
+    return make_table("budgets", _("Budgets"), shown, key=client.marker_of("project_id", "resource"), **options)
+
+
 def reservations_table(**options: Any) -> Any:
     """Reservations in flight."""
     columns = {
@@ -221,7 +236,7 @@ CapacityTable = make_table(
         "in_use": _("In Use"),
         "free": _("Free"),
     },
-    key=client.capacity_marker,
+    key=client.marker_of("provider", "resource"),
     tab="quotas__capacity",
     pagination_param="capacity_marker",
 )
@@ -238,12 +253,18 @@ PodsTable = make_table(
     key=operator.itemgetter("name"),
 )
 
+CloudBudgetsTable = budgets_table(
+    {"name": column(_("Project"), kind=tables.WrappingColumn, link=_node_url)},
+    tab="quotas__budgets",
+    pagination_param="budget_marker",
+)
 OPTIONAL: Final = ((CapacityTable, "/quota_capacity"), (PodsTable, "/quota_pods"))
 """The tables that are shown only where they have rows, each with the call of the REST API that lists these."""
 
 # --- of one project ---
 
 ProjectResourcesTable = resources_table(table_actions=(SetLimits, AddOverride))
+BudgetsTable = budgets_table()
 OverridesTable = make_table(
     "overrides",
     _("Overrides"),

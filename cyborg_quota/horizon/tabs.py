@@ -116,6 +116,16 @@ class _ByResource(_Tab):
         return [{"resource": name, **(one if isinstance(one, dict) else {"limit": one})} for name, one in quota.items()]
 
 
+class _NamedTab(_Tab):
+    """A tab whose rows have the names of their projects."""
+
+    def read(self, limit: int | None = None) -> list[Any]:
+        """The rows."""
+        found = super().read(limit)
+        names = client.attempt(self.request, lambda: client.project_names(self.request)) or {}
+        return [{**row, "name": names.get(row["project_id"], row["project_id"])} for row in found]
+
+
 class QuotasTabs(tabs.TabGroup):
     """The tabs of the cloud."""
 
@@ -124,6 +134,7 @@ class QuotasTabs(tabs.TabGroup):
         ProjectsTab,
         _tab(tables.DefaultsTable, client.DEFAULTS, _ByResource, name=_("Defaults")),
         _tab(tables.TotalsTable, "/quota_totals", _ByResource, name=_("Totals"), is_optional=True),
+        _tab(tables.CloudBudgetsTable, "/quota_budgets", _NamedTab, is_optional=True),
         *(_tab(table, path, is_optional=True) for table, path in tables.OPTIONAL),
     )
     sticky = True
@@ -149,16 +160,14 @@ class UsageTab(_Tab):
         return {**context, "usages": usages, "is_unknown": self._is_unknown, "read_only": where}
 
 
-class _TreeTab(_Tab):
+class _TreeTab(_NamedTab):
     """The project and the projects below it: a row for each resource."""
 
     def read(self, limit: int | None = None) -> list[Any]:
-        """The rows, with the names of the projects."""
-        nodes = super().read(limit)
-        names = client.attempt(self.request, lambda: client.project_names(self.request)) or {}
+        """The rows."""
         return [
-            {**node, "name": names.get(node["project_id"], node["project_id"]), "resource": resource, **figures}
-            for node in nodes
+            {**node, "resource": resource, **figures}
+            for node in super().read(limit)
             for resource, figures in sorted(node["quota"].items())
         ]
 
@@ -179,6 +188,7 @@ class ProjectTabs(tabs.DetailTabsGroup):
     slug = "quota"
     tabs = (
         UsageTab,
+        _tab(tables.BudgetsTable, client.BUDGETS, is_optional=True),
         _tab(tables.OverridesTable, f"{client.PROJECT}/overrides"),
         _tab(tables.ProjectReservationsTable, client.IN_FLIGHT),
         _tab(tables.HistoryTable, f"{client.PROJECT}/history", _HistoryTab),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.template.loader import render_to_string
@@ -31,6 +32,16 @@ def moment(text: str | None) -> str | None:
     return text and str(timezone.localtime(filters.parse_isotime(text)).strftime("%Y-%m-%d %H:%M:%S"))
 
 
+def hours(name: str) -> Callable[[Row], str | None]:
+    """What shows this number of hours of a budget."""
+    return lambda budget: None if budget[name] is None else f"{budget[name]:.1f}"
+
+
+def when_spent(budget: Row) -> str:
+    """What happens when a budget is spent."""
+    return _("Requests are refused") if budget["enforce"] == "refuse" else _("Notices only")
+
+
 def limit_in_force(usage: Row) -> str:
     """The limit of a resource, with the override that determines it."""
     if usage["override"] is None:
@@ -40,8 +51,10 @@ def limit_in_force(usage: Row) -> str:
     return text % {"limit": limit(usage["limit"]), "until": until, "otherwise": otherwise}
 
 
-def changed(value: int | str | None) -> str | None:
-    """A limit, or the parent of a project, before or after a change; None: there was none."""
+def changed(value: int | str | Mapping[str, Any] | None) -> str | None:
+    """A limit, the parent of a project, or a budget, before or after a change; None: there was none."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {one}" for name, one in value.items())
     return limit(value) if isinstance(value, int) else value
 
 
@@ -61,6 +74,7 @@ def bound_by(usage: Row) -> str:
     texts = {
         "subtree": _("The limit %(limit)s of project %(project)s and all projects below it"),
         "total": _("The limit %(limit)s over all projects"),
+        "budget": _("The budget of project %(project)s and all projects below it"),
         "counter": _("The largest number that can be counted"),
         "not_registered": _("The resource cannot be reserved any more"),
     }

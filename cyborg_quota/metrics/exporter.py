@@ -6,6 +6,7 @@ The text is written here, and not by prometheus_client, which takes four times a
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -41,8 +42,12 @@ _OF_PROJECT: Final = {
     "fits": "The largest amount that a reserve of the project would be granted. No series: no limit bounds it.",
     "minimum": "What a project, with all its descendants, can always reach. No series: no minimum is set.",
     "promised": "What the minimums of descendants keep beyond what is in use and reserved there. No series: 0.",
+    "device_seconds_total": "The device-seconds that a project and all its descendants have used.",
+    "budget_hours": "The device-hours that a budget permits in its present period. No series: no budget.",
+    "budget_spent_hours": "The device-hours that are spent of it.",
+    "budget_seconds_left": "When it will be spent, if all is held on. No series: not before the period ends.",
 }
-"""{gauge: its help text}; each is a field of ProjectMetrics."""
+"""{metric: its help text}; each is a field of ProjectMetrics. One whose name ends with _total is a counter."""
 
 Names = Callable[[list[str]], dict[str, str]]
 
@@ -59,6 +64,7 @@ class LedgerApplication:
         self._names = names
         self._max_age_seconds = max_age_seconds
         self._text = self._names_text = ""
+        self._device_seconds: dict[tuple[str, ...], int] = {}
         self._read_at = self._names_read_at = -float("inf")
         self.renew_after_fork()
         forks.register(self)
@@ -75,13 +81,27 @@ class LedgerApplication:
             began = time.monotonic()
             if began - self._read_at >= self._max_age_seconds:
                 metrics = self._engine.monitoring.read(validation.admin_context(), self._projects)
-                self._text = ledger_text(metrics)
+                self._text = ledger_text(self._never_falling(metrics))
                 self._read_at = time.monotonic()
                 project_ids = sorted({row.project_id for row in metrics.projects})
                 if self._names is not None and project_ids and began - self._names_read_at >= NAMES_SECONDS:
                     self._names_read_at = began
                     self._read_names(self._names, project_ids)
             return self._text + self._names_text
+
+    def _never_falling(self, metrics: LedgerMetrics) -> LedgerMetrics:
+        """With device-seconds that are at least those of the last scrape.
+
+        The clocks of database nodes differ, and heal corrects meters: to Prometheus, a counter that falls has begun
+        again at 0.
+        """
+        last = self._device_seconds
+        rows = [
+            row._replace(device_seconds_total=max(row.device_seconds_total, last.get(row[:2], 0)))
+            for row in metrics.projects
+        ]
+        self._device_seconds = {row[:2]: row.device_seconds_total for row in rows}
+        return dataclasses.replace(metrics, projects=rows)
 
     def _check_answers(self) -> None:
         """Raises DatabaseUnreachable if the ledger answers no ping within PING_SECONDS."""
@@ -148,7 +168,12 @@ def ledger_text(metrics: LedgerMetrics) -> str:
     capacity = [(_labels(resource=key[0], pod=key[1]), use) for key, use in sorted(metrics.capacity.items())]
     ages = [(_labels(pod=pod), age) for pod, age in sorted(metrics.measurement_ages.items())]
     families = [
-        _family(name, help_text, [(labels, getattr(row, name)) for labels, row in projects])
+        _family(
+            name,
+            help_text,
+            [(labels, getattr(row, name)) for labels, row in projects],
+            kind="counter" if name.endswith("_total") else "gauge",
+        )
         for name, help_text in _OF_PROJECT.items()
     ]
     families += [

@@ -6,11 +6,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from cyborg_quota.db import history, path_state, schema
+from cyborg_quota.db import clock, history, path_state, schema
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger.enforcers import Enforcers
-from cyborg_quota.ledger.headroom import HeadroomReader
+from cyborg_quota.ledger.headroom import BudgetsAt, HeadroomReader
 from cyborg_quota.types import ResourceKey
 from cyborg_quota.types.capacity import ResourceUse
 from cyborg_quota.types.metrics import LedgerMetrics
@@ -31,7 +31,7 @@ def read(
     microseconds. Limits that are not stored in the ledger are read after the transaction. Raises LimitsUnavailable.
     """
 
-    def work(connection: Connection) -> tuple[LedgerMetrics, PathState, Sequence[PathState]]:
+    def work(connection: Connection) -> tuple[LedgerMetrics, PathState, Sequence[PathState], BudgetsAt]:
         capacity: dict[ResourceKey, ResourceUse] = {}
         ages: dict[str, float] = {}
         for enforcer in enforcers:  # what inventories have replaces what was measured elsewhere
@@ -41,8 +41,10 @@ def read(
         overdue = history.oldest_overdue(connection, grace).total_seconds()
         revision = schema.checked_revision(connection)
         metrics = LedgerMetrics([], [], capacity, ages, overdue, revision)
-        return metrics, *path_state.read_states(connection, project_ids)
+        shared, states = path_state.read_states(connection, project_ids)
+        budgets = headroom.read_budgets(connection, states, resources), clock.read_second(connection)
+        return metrics, shared, states, budgets
 
-    metrics, shared, states = untimed.read(work)
-    projects, totals = headroom.metrics_of(states, resources), headroom.totals_of(shared)
+    metrics, shared, states, budgets = untimed.read(work)
+    projects, totals = headroom.metrics_of(states, resources, budgets), headroom.totals_of(shared)
     return dataclasses.replace(metrics, projects=projects, totals=totals)

@@ -130,6 +130,10 @@ class TestTexts(unittest.TestCase):
             ("9", "The limit of the project"), (texts.limit_in_force(self.usage()), texts.bound_by(self.usage()))
         )
 
+    def test_what_was_changed(self) -> None:
+        found = [texts.changed(value) for value in (None, -1, "physics", {"hours": 10, "every": "month"})]
+        self.assertEqual([None, "Unlimited", "physics", "hours 10, every month"], found)
+
     def test_unlimited_is_a_word(self) -> None:
         counter = {"project_id": "p", "scope": "counter", "limit": 2**31 - 1}
         for changes in ({"fits": -1}, {"fits": 2**31 - 4, "bound_by": counter}):
@@ -173,7 +177,7 @@ class TestClient(unittest.TestCase):
         api, call = self.client(first, {"capacity": []})
         found, has_more = api.listed("capacity", "/quota_capacity", {}, 1, None)
         self.assertTrue(has_more)
-        self.assertEqual("n%2F1/gpu", client.capacity_marker(found[0]))
+        self.assertEqual("n%2F1/gpu", client.marker_of("provider", "resource")(found[0]))
         self.assertEqual(([], False), api.listed("capacity", "/quota_capacity", {}, 1, "n%2F1/gpu"))
         self.assertEqual({"limit": 1, "marker": "n%2F1/gpu"}, call.call_args.kwargs["params"])
 
@@ -186,6 +190,18 @@ class TestClient(unittest.TestCase):
         )
         self.assertEqual(["fpga", "gpu"], [one["resource"] for one in tab_of("totals", api).read()])
         self.assertEqual({"limit": "1", "marker": "fpga"}, call.call_args.kwargs["params"])
+
+    def test_the_budgets_have_the_names_of_their_projects(self) -> None:
+        page = {"budgets": [{"project_id": "p", "resource": "gpu"}, {"project_id": "gone", "resource": "gpu"}]}
+        api, call = self.client(page)
+        with mock.patch("cyborg_quota.horizon.client.project_names", return_value={"p": "physics"}):
+            self.assertEqual(["physics", "gone"], [one["name"] for one in tab_of("budgets", api).read(limit=9)])
+        self.assertEqual({"limit": 9}, call.call_args.kwargs["params"])
+
+    def test_a_budget_that_binds(self) -> None:
+        bound = {"project_id": "physics", "scope": "budget", "limit": None}
+        usage = {"limit": 9, "override": None, "bound_by": bound}
+        self.assertEqual("The budget of project physics and all projects below it", texts.bound_by(usage))
 
     def test_one_inventory_shows_that_there_is_capacity(self) -> None:
         api, call = self.client({"capacity": [{}]})
@@ -251,6 +267,18 @@ class TestTables(unittest.TestCase):
         shown = [made.columns[name].get_data(datum) for name in times]
         self.assertEqual(["2026-11-28 08:00:07", "2099-01-31 08:00:59"], shown)
 
+    def test_the_columns_of_a_budget(self) -> None:
+        times = {"lasts_until": None, "period_begins": "2026-11-01T00:00:00Z", "period_ends": "2026-12-01T00:00:00Z"}
+        hours = {"hours": 1000.0, "spent": 998.4321, "left": 1.5679, "held": 4}
+        datum = {"project_id": "p", "resource": "gpu", **hours, **times, "enforce": "refuse"}
+        made = tables.BudgetsTable(REQUESTS.get("/x"), data=[datum], project_id="p")
+        shown = [made.columns[name].get_data(datum) for name in ("hours", "spent", "left", "held", "period_ends")]
+        self.assertEqual(["1000.0", "998.4", "1.6", 4, "2026-12-01 00:00:00"], shown)
+        self.assertEqual("Requests are refused", made.columns["enforce"].get_data(datum))
+        ended = {**datum, "spent": None, "left": None, "held": None, "enforce": "notify"}
+        self.assertIsNone(texts.hours("spent")(ended))
+        self.assertEqual("Notices only", texts.when_spent(ended))
+
     def test_the_values_of_a_change(self) -> None:
         found = [texts.changed(value) for value in (-1, 0, 7, "physics", None)]
         self.assertEqual(["Unlimited", "0", "7", "physics", None], found)
@@ -259,8 +287,9 @@ class TestTables(unittest.TestCase):
         for table, expected in (
             (tables.CapacityTable, "tab=quotas__capacity&capacity_marker=n%252F1%2Fgpu"),
             (tables.HistoryTable, "tab=quota__history&history_marker=7-0"),
+            (tables.CloudBudgetsTable, "tab=quotas__budgets&budget_marker=p%2Fgpu"),
         ):
-            datum = {"id": "7-0", "provider": "n/1", "resource": "gpu", "pod": None}
+            datum = {"id": "7-0", "project_id": "p", "provider": "n/1", "resource": "gpu", "pod": None}
             made = table(REQUESTS.get("/x"), data=[datum], project_id="p")
             self.assertEqual(expected, made.get_pagination_string())
 

@@ -67,7 +67,9 @@ class TestScrape(server.ApiTestCase):
         of_unlimited = {
             one[0] for one in found if ("project_id", "elsewhere") in one[1] and ("resource", "fpga") in one[1]
         }
-        self.assertEqual({f"cyborg_quota_{name}" for name in ("used", "reserved", "subtree")}, of_unlimited)
+        self.assertEqual(
+            {f"cyborg_quota_{name}" for name in ("used", "reserved", "subtree", "device_seconds_total")}, of_unlimited
+        )
         self.assertEqual(0, found[key("oldest_overdue_seconds")])
 
     def test_totals_are_series_of_their_own(self) -> None:
@@ -109,7 +111,7 @@ class TestScrape(server.ApiTestCase):
         with clouds.captured() as statements:
             first = application.text()
         (ping, _), *reads = clouds.queries(statements)
-        self.assertEqual(("SELECT 1", 5), (ping, len(reads)))
+        self.assertEqual(("SELECT 1", 6), (ping, len(reads)))
         self.quotas.reserve(base.Context("higgs"), {"gpu": 1})
         self.assertEqual(first, application.text())
 

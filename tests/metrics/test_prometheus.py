@@ -165,6 +165,9 @@ class TestServer(cli.CliTestCase):
         """Every expression is valid, and names only metrics that exist, besides those of what this ledger lacks."""
         exported = {one["__name__"] for one in server.ask("series", **{"match[]": '{__name__=~"cyborg_quota.*"}'})}
         lacking = {
+            "cyborg_quota_budget_hours",
+            "cyborg_quota_budget_seconds_left",
+            "cyborg_quota_budget_spent_hours",
             "cyborg_quota_capacity_total",
             "cyborg_quota_capacity_used",
             "cyborg_quota_pod_measurement_age_seconds",

@@ -23,6 +23,7 @@ ERRORS = (
     exceptions.InvalidClaim("There is nothing to reserve."),
     exceptions.InvalidReservationExpiration(-1, "it must lie in the future"),
     exceptions.UsageOverflow("p", "gpu", 9),
+    exceptions.MeterOverflow("p", "gpu", 9),
     exceptions.ReservationExpired("uuid"),
     exceptions.ReservationConflict("c", {"gpu": 1}, {"gpu": 2}),
     exceptions.DatabaseUnavailable("away", 6.0),
