@@ -13,11 +13,11 @@ import argparse
 import logging
 import pathlib
 
-from benchmarks import against, headroom, listing, million, minimums, pods, speed, totals, trace, tree
+from benchmarks import against, headroom, hours, listing, million, minimums, pods, speed, totals, trace, tree
 from benchmarks.report import Report
 from tests import fixtures
 
-CASES = ("attach", "million", "list", "trace", "tree", "headroom", "pods", "totals", "minimums")
+CASES = ("attach", "million", "list", "trace", "tree", "headroom", "pods", "totals", "minimums", "hours")
 
 
 def main() -> None:
@@ -65,6 +65,7 @@ def run_cases(report: Report, arguments: argparse.Namespace, backends: list[str]
         if "list" in cases:
             listing.run(report, backend, rounds=rounds)
         rates = {"headroom": headroom.run, "pods": pods.run, "totals": totals.run, "minimums": minimums.run}
+        rates["hours"] = hours.run
         for name, case in rates.items():
             if name in cases:
                 case(report, backend, rounds=rounds, seconds=seconds)
