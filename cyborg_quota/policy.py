@@ -37,6 +37,7 @@ DESCENDANTS: Final = "cyborg_quota:quota:descendants"
 LIST: Final = "cyborg_quota:quota:list"
 OVER: Final = "cyborg_quota:quota:over"
 PREVIEW: Final = "cyborg_quota:limit:preview"
+REPORT: Final = "cyborg_quota:usage:report"
 DEFAULTS: Final = "cyborg_quota:default:set"
 TOTALS: Final = "cyborg_quota:total:set"
 PLACE: Final = "cyborg_quota:project:place"
@@ -66,21 +67,32 @@ _PROJECT: Final = "/v2/quotas/{project_id}"
 _CALLS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
     GET: (
         _READER,
-        "See the limits, the usage, the headroom, the overrides and the history of a project, and check a request. A "
-        "user whom this rule and the rule of the call refuse gets 404, as for a project that does not exist.",
+        "See the limits, the usage, the headroom, the overrides, the budgets and the history of a project, and check "
+        "a request. A user whom this rule and the rule of the call refuse gets 404, as for a project that does not "
+        "exist.",
         (
             *(("GET", _PROJECT + part) for part in ("", "/detail", "/defaults", "/tree", "/history")),
             ("GET", f"{_PROJECT}/overrides"),
             ("GET", f"{_PROJECT}/overrides/{{override_id}}"),
             ("POST", f"{_PROJECT}/check"),
+            ("GET", "/v2/quota_usage?project_id={project_id}"),
         ),
     ),
     DESCENDANTS: (
         f"{_ADMIN_OR_SERVICE} or rule:{PROJECT_MANAGER}",
         "See all projects below a project in its tree, with their limits and usage.",
-        (("GET", f"{_PROJECT}/tree"),),
+        (("GET", f"{_PROJECT}/tree"), ("GET", "/v2/quota_usage?project_id={project_id}&tree=true")),
     ),
-    LIST: (_ADMIN_OR_SERVICE, "List the projects that have limits of their own.", (("GET", "/v2/quotas"),)),
+    REPORT: (
+        f"rule:{ADMIN}",
+        "Report the accelerator-hours that all projects have used.",
+        (("GET", "/v2/quota_usage"),),
+    ),
+    LIST: (
+        _ADMIN_OR_SERVICE,
+        "List the projects that have limits of their own, and all budgets.",
+        (("GET", "/v2/quotas"),),
+    ),
     DEFAULTS: (
         f"rule:{ADMIN}",
         "See and set the default limits of all projects.",
@@ -129,9 +141,9 @@ FITS_RULE: Final = "cyborg_quota:capacity:fits"
 _OF_PROGRAMS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
     RULE: (
         DEFAULT,
-        "Set or unset the limit or the minimum of a project, also a limit for a span of time. parent_id is the "
-        "parent of the project; a root has none. is_admin is true on the command line, and in the REST API for whom "
-        f"{ADMIN} allows.",
+        "Set or unset the limit, the minimum or the budget of a project, also a limit for a span of time. parent_id is "
+        "the parent of the project; a root has none. is_admin is true on the command line, and in the REST API for "
+        f"whom {ADMIN} allows; otherwise, a budget needs one of the parent.",
         (
             ("CLI", "cyborg-quota set RESOURCE=LIMIT PROJECT"),
             ("PUT", _PROJECT),
@@ -139,6 +151,9 @@ _OF_PROGRAMS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
             ("DELETE", _PROJECT),
             ("POST", f"{_PROJECT}/overrides"),
             ("DELETE", f"{_PROJECT}/overrides/{{override_id}}"),
+            ("PUT", f"{_PROJECT}/budgets"),
+            ("POST", f"{_PROJECT}/budgets/adjust"),
+            ("DELETE", f"{_PROJECT}/budgets"),
         ),
     ),
     ADD_CHILD: (

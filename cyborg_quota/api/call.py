@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from cyborg_quota import exceptions, validation
-from cyborg_quota.api.errors import Refused
+from cyborg_quota.api.errors import Refused, project_not_found
 from cyborg_quota.api.schemas import COMPONENTS
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.policy import Named, Policy
@@ -80,6 +80,24 @@ class Call:
         """Whether the policy allows the caller to do this."""
         return self.policy.permits(rule, self.context, project_id, parent_id)
 
+    def project_of_list(self, rule: str, rule_of_all: str) -> str | None:
+        """The project of a list: that of the query; None (all) if ``rule_of_all`` allows it; or that of the token.
+
+        Raises Refused (404) unless ``rule`` allows the caller to see the project.
+        """
+        project_id: str | None = self.query.get("project_id")
+        if project_id is None and self.allows(rule_of_all):
+            return None
+        own, parent_id = self.context.project_id, None
+        if project_id is None and own is None:
+            raise Refused(403, "The token is not scoped to a project.")
+        named = str(own if project_id is None else project_id)
+        if named != own and not self.is_admin:
+            parent_id = self.engine.limits.get_parent(self.elevated, named)
+        if not self.allows(rule, named, parent_id):
+            raise project_not_found(named)
+        return named
+
     def require_project(self, project_id: str) -> None:
         """Raise Refused if neither the ledger nor Keystone knows the project, unless the body has ``force``.
 
@@ -136,7 +154,13 @@ def moment(value: datetime.datetime | None) -> str | None:
     return None if value is None else value.replace(tzinfo=_UTC).isoformat().replace("+00:00", "Z")
 
 
-_FIELDS: Final = {"amount": "delta", "in_use": "used", "start": "starts_at", "affinity": "resource_affinity"}
+_FIELDS: Final = {
+    "amount": "delta",
+    "in_use": "used",
+    "start": "starts_at",
+    "affinity": "resource_affinity",
+    "hours_ahead": "ahead",
+}
 """The fields of the engine's records whose names differ from those of the API."""
 
 

@@ -113,7 +113,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "What determines ``fits``, if that is not the limit of the project itself (if the call names a pod: its limit "
         "in this pod): the limit of an ancestor (scope "
         "``subtree``), the limit over all projects (``total``; project_id is null), the width of a counter "
-        "(``counter``), or that the resource is registered no longer (``not_registered``).",
+        "(``counter``), the hours that are left of a budget (``budget``; limit is null), or that the resource is "
+        "registered no longer (``not_registered``).",
     ),
     "Detail": object_of(
         {
@@ -343,8 +344,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 "The pod of a limit per pod; empty if the caller may not see its name; null: the limit is over all "
                 "pods.",
             ),
-            "before": {"type": ["integer", "string", "null"]},
-            "after": {"type": ["integer", "string", "null"]},
+            "before": {"type": ["integer", "string", "object", "null"]},
+            "after": {"type": ["integer", "string", "object", "null"]},
             "override_id": nullable(TEXT),
             "start": nullable(TIME),
             "until": nullable(TIME),
@@ -369,18 +370,37 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "project_id": described(nullable(NAME), "null for the limit over all projects (scope ``total``)."),
             "resource": NAME,
             "scope": described(
-                {"enum": ["project", "subtree", "total", "counter"]},
-                "``counter``: ``limit`` is the largest number that can be counted.",
+                {"enum": ["project", "subtree", "total", "counter", "budget"]},
+                "``counter``: ``limit`` is the largest number that can be counted. ``budget``: ``limit`` is how many "
+                "devices the hours that are left permit to hold at this moment.",
             ),
-            "limit": described(nullable(INTEGER), "null if no limit is set."),
+            "limit": described(nullable(INTEGER), "null if no limit is set, or if the caller may not see it."),
             "requested": _AMOUNT,
             "in_use": described(nullable(COUNT), "null if the caller may not see it."),
             "reserved": nullable(COUNT),
             "subtree": nullable(COUNT),
             "promised": _PROMISED,
+            "budget": ref("BudgetUse"),
             "pod": _BOUND_POD,
         },
-        optional=("pod", "promised"),
+        optional=("budget", "pod", "promised"),
+    ),
+    "BudgetUse": described(
+        object_of(
+            {
+                "hours": described(
+                    {"type": "number"}, "The budget; with what was carried, if the caller may see what is spent."
+                ),
+                "spent": nullable({"type": "number"}),
+                "left": described(nullable({"type": "number"}), "Negative if more was spent."),
+                "held": described(nullable(COUNT), "The devices that the project and all projects below it hold."),
+                "hours_ahead": described(COUNT, "For how many hours all that is held must be paid for."),
+                "period_begins": TIME,
+                "period_ends": TIME,
+                "is_repeated": described(BOOLEAN, "Whether another period follows."),
+            }
+        ),
+        "What is used of the budget that refuses a request; null where the caller may not see it.",
     ),
     "CheckResult": object_of(
         {

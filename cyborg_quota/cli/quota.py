@@ -155,7 +155,10 @@ def _fits_columns(headroom: Headroom | None) -> tuple[Any, Any]:
         return formats.Unknown(None), formats.Unknown(None)
     # The width of a counter is no project's limit.
     bound_by = TOTAL if headroom.scope == "total" else None if headroom.scope == "counter" else headroom.bound_by
-    return formats.fits(headroom.fits, is_unlimited=_is_unlimited(headroom)), formats.OptionalProject(bound_by)
+    shown = formats.OptionalProject(bound_by)
+    if headroom.scope == "budget":
+        shown = formats.Cell(bound_by, f"{bound_by} (budget)")
+    return formats.fits(headroom.fits, is_unlimited=_is_unlimited(headroom)), shown
 
 
 def _is_unlimited(headroom: Headroom) -> bool:

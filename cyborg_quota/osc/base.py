@@ -187,6 +187,6 @@ def _request(operation: Operation, route: Route, given: Mapping[str, Any]) -> tu
 def _json(value: Any) -> Any:
     if isinstance(value, datetime.timedelta):
         value = datetime.datetime.now(datetime.timezone.utc) - value
-    if isinstance(value, datetime.datetime):
+    if isinstance(value, datetime.date):
         return value.isoformat()
     return paging.in_one_word(value) if isinstance(value, list) else value

@@ -17,6 +17,7 @@ from cyborg_quota.osc.client import OWN_PROJECT, PROJECT
 from cyborg_quota.surface import arguments, formats, table
 from cyborg_quota.surface.operations import Argument, Column, Columns, OneOf, Table, entries, sentences
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, UNLIMITED, Over
+from cyborg_quota.types.hours import BudgetUse
 
 _REASON: Final = Argument("--reason", metavar="<reason>", help="Reason for the change, which the history shows.")
 _DOMAIN: Final = OWN_PROJECT[1]
@@ -382,8 +383,17 @@ def _over(one: Mapping[str, Any], project_id: str) -> Over:
     """A violation of a check of this project, whose text is that of the error of a reserve."""
     owner = TOTAL if one["project_id"] is None else one["project_id"]
     names = ("resource", "scope", "limit", "requested", "reserved", "subtree")
-    figures = {**{name: one[name] for name in names}, "promised": one.get("promised", 0)}
+    figures = {**{name: one[name] for name in names}, "promised": one.get("promised", 0), "budget": _budget(one)}
     return Over(owner, **figures, used=one["in_use"], pod=one.get("pod"), is_ancestor=owner != project_id)
+
+
+def _budget(violation: Mapping[str, Any]) -> BudgetUse | None:
+    """The budget of a violation."""
+    if (one := violation.get("budget")) is None:
+        return None
+    begins, ends = (arguments.moment(one[name]) for name in ("period_begins", "period_ends"))
+    figures = one["hours"], one["spent"], one["held"], one["hours_ahead"]
+    return BudgetUse(*figures, begins, ends, one["is_repeated"])
 
 
 CheckQuota = generate(

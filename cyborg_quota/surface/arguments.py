@@ -189,6 +189,34 @@ def moment(text: str) -> datetime.datetime:
     return found if found.utcoffset() is not None else found.replace(tzinfo=datetime.timezone.utc)
 
 
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+
+
+def day(text: str) -> datetime.date:
+    """Parse ``2026-12-01``."""
+    try:
+        if _DAY.fullmatch(text):  # (Python 3.11 also parses other forms)
+            return datetime.date.fromisoformat(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{abbreviated(text)}: write a day as in 2026-12-01")
+
+
+class Month(datetime.date):
+    """A month: its first day, which is written as ``2026-12``."""
+
+    def isoformat(self) -> str:
+        return f"{self:%Y-%m}"
+
+
+def month(text: str) -> Month:
+    """Parse ``2026-12``."""
+    try:
+        return Month(*day(f"{text}-01").timetuple()[:3])
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{abbreviated(text)}: write a month as in 2026-12") from None
+
+
 CONSUMER_AND_GROUP: Final = (
     Argument("--consumer", metavar="NAME", help="the consumer that holds the resources: an ARQ's UUID"),
     Argument("--group", metavar="NAME", help="their group, with all groups below it: an instance's UUID, or a path"),

@@ -32,8 +32,8 @@ def marker(metavar: str | tuple[str, str], text: str, **details: Any) -> Argumen
     return Argument("--marker", dest="after", rest="marker", metavar=metavar, help=text, **details)
 
 
-_WORDS: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 6 * MAX_NAME_BYTES + 1}
-"""Two names, of which each byte may be percent-encoded."""
+WORDS: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 6 * MAX_NAME_BYTES + 10}
+"""Two names, of which each byte may be percent-encoded, and a month."""
 
 
 def in_one_word(words: Iterable[str]) -> str:
@@ -52,7 +52,7 @@ def paging(owner: str = "project", metavar: str = "ID") -> tuple[Argument, ...]:
         f"start after the last row of this {owner}, or of this {owner} and resource: those of the last row of the "
         "previous page"
     )
-    option = marker((metavar, "RESOURCE"), text, nargs="+", schema=_WORDS, load=in_words)
+    option = marker((metavar, "RESOURCE"), text, nargs="+", schema=WORDS, load=in_words)
     return LIMIT, option, RESOURCE
 
 

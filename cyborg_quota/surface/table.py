@@ -11,7 +11,7 @@ from typing import Final
 
 from cyborg_quota.surface.operations import Operation
 
-_SUBJECTS: Final = ("limits", "ledger", "capacity", "pods")
+_SUBJECTS: Final = ("limits", "ledger", "capacity", "pods", "hours")
 
 
 @functools.cache

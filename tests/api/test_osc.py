@@ -342,6 +342,14 @@ STEPS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("reservation show", ("{uuid}",), "/v2/quota_reservations/{uuid}", 1),
     ("resource create", ("nic", "--unit", "port"), "", 0),
     ("resource list", (), "/v2/quota_resources", 3),
+    ("budget set", ("--hours", "gpu=90", "--hours", "fpga=2", "--carry", "gpu=9", "simulation"), "", 0),
+    ("budget set", ("--hours", "nic=90", "--from", "2026-01-01", "--until", "2090-01-01", "simulation"), "", 0),
+    ("budget adjust", ("--hours", "gpu=45", "simulation"), "", 0),
+    ("budget show", ("simulation",), "/v2/quotas/simulation/budgets", 3),
+    ("budget list", ("--above", "50"), "/v2/quota_budgets?above=50", 1),
+    ("budget delete", ("--resource", "gpu", "simulation"), "", 0),
+    ("budget list", (), "/v2/quota_budgets", 2),
+    ("usage report", ("--from", "2020-01", "--to", "2020-02"), "/v2/quota_usage?from=2020-01&to=2020-02", 0),
     ("history list", ("--project", "higgs", "--long"), "/v2/quotas/higgs/history", 5),
 )
 """Generated operations, their arguments, the call that reads the same from the REST API, and the number of rows."""

@@ -23,6 +23,10 @@ FORMATS = ("table", "json", "csv", "yaml", "value")
 P = ("--project", "p")
 # {format}: the output format, for a command that makes an object with a name.
 ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "budget adjust": ("--hours", "gpu=1", "p", "--long"),
+    "budget list": ("--long",),
+    "budget set": ("--hours", "gpu=1000", "p", "--long"),
+    "budget show": ("p", "--long"),
     "capacity import": ("{nodes}",),
     "check": ("gpu=1000", "p"),
     "history list": ("--limit", "3", "--long"),
@@ -76,6 +80,7 @@ class EveryFormatTest(base.CliTestCase):
         self.call("set", "--default", "gpu=100", "fpga=100")
         self.call("set", "gpu=50", "p", "--reason", "a test")
         self.call("set", "gpu=60", "p", "--until", "2999-01-01")
+        self.call("budget", "set", "--hours", "gpu=1000", "p")
         (row,) = self.good("reserve", *P, "gpu=2")
         self.call("provider", "create", "node1")
         self.call("pod", "create", "pod1")

@@ -108,6 +108,10 @@ OWN: dict[str, Call] = {
     "bounds_of_minimums": lambda engine: engine.limits.bounds_of_minimums(base.ADMIN, "p7", ["gpu"]),
     "set_overrides": lambda engine: engine.limits.set_overrides(base.ADMIN, {"gpu": 1}, "p7", another_end()),
     "cancel_overrides": cancel_override,
+    "show_budget": lambda engine: engine.hours.show_budget(P7),
+    "set_budget": lambda engine: engine.hours.set_budget(base.ADMIN, {"gpu": 1000 + next(NUMBERS)}, "p7"),
+    "adjust": lambda engine: engine.hours.adjust(base.ADMIN, {"gpu": -1}, "p7"),
+    "report": lambda engine: engine.hours.report(P7, datetime.date(2026, 1, 1), datetime.date(2099, 1, 1), "p7"),
 }
 """The calls of a project's user, of the administrator of its parent, and those of an admin for one project or for the
 defaults."""
@@ -148,6 +152,11 @@ REST: dict[str, tuple[str, str, str, Any]] = {
     "get_quota_override": (READER, "GET", f"{QUOTA}/overrides/OVERRIDE", None),
     "override_delete": (PARENT, "DELETE", f"{QUOTA}/overrides/OVERRIDE", None),
     "delete_quota": (PARENT, "DELETE", QUOTA, None),
+    "budget_set": (server.ADMIN, "PUT", f"{QUOTA}/budgets", {"hours": {"gpu": 1000}}),
+    "budget_show": (READER, "GET", f"{QUOTA}/budgets", None),
+    "budget_adjust": (server.ADMIN, "POST", f"{QUOTA}/budgets/adjust", {"hours": {"gpu": 1}}),
+    "budget_delete": (server.ADMIN, "DELETE", f"{QUOTA}/budgets", None),
+    "usage_report": (READER, "GET", "/v2/quota_usage?from=2026-01&to=2099-01", None),
     "project_create": ("sue@sme:manager,member,reader", "POST", "/v2/quotas/sme/children", {"project_id": "NEW"}),
 }
 """The calls of the REST API that a user of a project or of its parent may make: token, method, path and body."""

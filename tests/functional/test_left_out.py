@@ -106,15 +106,20 @@ class TestLeftOut(base.BaseTestCase):
 
     def test_with_all(self) -> None:
         """The program itself, and the copy."""
-        self.assert_works(self.run_without(), "capacity", "pods")
+        self.assert_works(self.run_without(), "capacity", "hours", "pods")
 
     def test_without_pods(self) -> None:
         lines = self.run_without("pods")
-        self.assert_works(lines, "capacity")
+        self.assert_works(lines, "capacity", "hours")
         self.assertIn("This installation has no pods.", lines)
 
     def test_without_capacity(self) -> None:
         """Pods take the capacity of providers."""
         lines = self.run_without("pods", "capacity")
-        self.assert_works(lines)
+        self.assert_works(lines, "hours")
         self.assertIn("This installation has no capacity.", lines)
+
+    def test_without_hours(self) -> None:
+        lines = self.run_without("hours")
+        self.assert_works(lines, "capacity", "pods")
+        self.assertIn("This installation has no hours.", lines)

@@ -29,8 +29,9 @@ class TestMetrics(test_limits.LimitsTestCase):
         )
 
     def read(self, *project_ids: str) -> dict[tuple[str, str], ProjectMetrics]:
+        """Without the device-seconds, which grow between two reads (see test_budget_metrics)."""
         rows = self.engine.monitoring.read(ADMIN, project_ids or None).projects
-        found = {(row.project_id, row.resource): row for row in rows}
+        found = {(row.project_id, row.resource): row._replace(device_seconds_total=0) for row in rows}
         self.assertEqual(len(rows), len(found))
         return found
 
@@ -44,7 +45,7 @@ class TestMetrics(test_limits.LimitsTestCase):
         self.assertEqual(ProjectMetrics("decays", "gpu", 9, 4, 0, 4, 5), found["decays", "gpu"])
         self.assertEqual(ProjectMetrics("higgs", "gpu", 15, 3, 0, 7, 8), found["higgs", "gpu"])
         self.assertEqual(ProjectMetrics("physics", "gpu", 30, 0, 0, 9, 21), found["physics", "gpu"])
-        self.assertEqual((None, 0, 5, 5, None, None, None), found["web", "fpga"][2:])
+        self.assertEqual((None, 0, 5, 5, None, None, None), found["web", "fpga"][2:9])
         for (project_id, resource), row in found.items():
             [record] = [one for one in self.engine.get_detail(base.Context(project_id)) if one.resource == resource]
             self.assertEqual(record.usage.limit, UNLIMITED if row.limit is None else row.limit)
@@ -71,7 +72,7 @@ class TestMetrics(test_limits.LimitsTestCase):
                 rows = self.engine.monitoring.read(ADMIN).projects
             self.assertGreater(len(rows), 2 * last)
             counts.append(len(clouds.queries(statements)))
-        self.assertEqual([5, 5], counts)
+        self.assertEqual([6, 6], counts)
 
     def test_capacity_pods_and_overdue(self) -> None:
         self.engine.pods.add(ADMIN, "north")

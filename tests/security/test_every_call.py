@@ -21,6 +21,7 @@ from oslo_context import context as oslo_context
 import cyborg_quota
 from cyborg_quota import Claim, Inventory, QuotaEngine, exceptions, validation
 from cyborg_quota.capacity.api import Capacity
+from cyborg_quota.hours.api import Hours
 from cyborg_quota.limits.api import Limits
 from cyborg_quota.metrics.monitoring import Monitoring
 from cyborg_quota.pods.api import Pods
@@ -41,6 +42,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "register_resources": None,
     "subjects": None,
     "capacity": None,
+    "hours": None,
     "pods": None,
     "limits": None,
     "monitoring": None,
@@ -154,6 +156,17 @@ PODS: dict[str, dict[str, Any]] = {
     "notices": {},
 }
 """Every call but ``select`` is an admin's; see tests/functional/test_pods.py."""
+
+HOURS: dict[str, dict[str, Any]] = {
+    "list_budgets": {},
+    "notices": {},
+    "set_budget": {"hours": {"gpu": 5}, "project_id": VICTIM},
+    "adjust": {"hours": {"gpu": 5}, "project_id": VICTIM},
+    "delete_budget": {"project_id": VICTIM},
+    "show_budget": {"project_id": VICTIM},
+    "report": {"start": datetime.date(2026, 1, 1), "until": datetime.date(2026, 1, 1)},
+}
+"""Calls on other projects; see tests/api/test_budgets.py."""
 
 MONITORING: dict[str, dict[str, Any]] = {
     "read": {"project_ids": [VICTIM]},
@@ -276,6 +289,7 @@ class TestTheTable(EveryCallTestCase):
         )
         self.assertEqual(public(Limits), BY_RULE.keys() | ADMINISTRATION.keys() | others)
         self.assertEqual(public(Capacity), CAPACITY.keys())
+        self.assertEqual(public(Hours), HOURS.keys())
         self.assertEqual(public(Pods), PODS.keys() | {"select"})
         self.assertEqual(public(Monitoring), MONITORING.keys())
         functions = {name for name in cyborg_quota.__all__ if inspect.isfunction(getattr(cyborg_quota, name))}
@@ -286,6 +300,7 @@ class TestTheTable(EveryCallTestCase):
         for part, action, calls in (
             ("capacity", None, CAPACITY),
             ("pods", "", PODS),
+            ("hours", "", HOURS),
             ("monitoring", "", MONITORING),
         ):
             for call, given in calls.items():

@@ -29,7 +29,12 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     "transfer": ("--project", OTHER, "--consumer", "new", "--to-project", "newer"),
     "reservation list": ("--project", OTHER),
     "reservation show": ("{uuid}",),
+    "budget adjust": ("--hours", "gpu=1", OTHER),
+    "budget delete": (OTHER,),
+    "budget set": ("--hours", "gpu=90", OTHER),
+    "budget show": (OTHER,),
     "history list": ("--project", OTHER),
+    "usage report": ("--project", OTHER),
     "list": ("--project", OTHER),
     "list --usage": ("--project", OTHER),
     "list --tree": ("--project", OTHER),
@@ -49,11 +54,11 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 }
 # These commands affect all projects, as their help says.
 OF_ALL = {
-    "allocation list", "audit", "capacity import", "capacity show", "db purge", "db sync", "db version", "expire",
-    "heal", "inventory delete", "inventory list", "inventory set", "limits export", "limits import",
-    "pod binding delete", "pod binding set", "pod create", "pod delete", "pod list", "pod measure", "pod select",
-    "pod set", "pod show", "pod usage list", "project import", "project list", "provider create", "provider delete",
-    "provider list", "provider set", "provider show", "reconcile", "replay", "resource create",
+    "allocation list", "audit", "budget list", "capacity import", "capacity show", "db purge", "db sync",
+    "db version", "expire", "heal", "inventory delete", "inventory list", "inventory set", "limits export",
+    "limits import", "pod binding delete", "pod binding set", "pod create", "pod delete", "pod list", "pod measure",
+    "pod select", "pod set", "pod show", "pod usage list", "project import", "project list", "provider create",
+    "provider delete", "provider list", "provider set", "provider show", "reconcile", "replay", "resource create",
     "resource list", "simulate", "trace export",
 }  # fmt: skip
 
@@ -70,15 +75,17 @@ class EveryCommandTest(base.CliTestCase):
         self.uuids = {}
         for project in (VICTIM, OTHER):
             self.call("set", "gpu=50", project)
+            self.call("budget", "set", "--hours", "gpu=1000", project)
             (row,) = self.good("reserve", "--project", project, "--consumer", "c", "--group", "g", "gpu=1")
             self.uuids[project] = row["uuid"]
             self.call("set", "gpu=40", project, "--until", "2999-01-01")
         self.override = self.good("override", "list", "--project", OTHER)[0]["id"]
         self.call("project", "set", "empty", "--no-parent")
+        self.sql("UPDATE quota_usages SET metered = metered + 3600")  # an hour
         self.sql = fixtures.plain_engine(self.url)
         self.before = self.rows_of(VICTIM)
         self.assertEqual(
-            {"changes", "limit_overrides", "projects", "project_limits", "quota_usages", "reservations"},
+            {"budgets", "changes", "limit_overrides", "projects", "project_limits", "quota_usages", "reservations"},
             self.before.keys(),
         )
 

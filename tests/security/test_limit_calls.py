@@ -10,7 +10,7 @@ import testscenarios
 from cyborg_quota import exceptions
 from tests import base, fixtures, hooks
 from tests.security import test_every_call
-from tests.security.test_every_call import BY_RULE, NOBODY, STRANGER, STRANGERS, VICTIM
+from tests.security.test_every_call import BY_RULE, HOURS, NOBODY, STRANGER, STRANGERS, VICTIM
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -32,6 +32,23 @@ class TestLimits(test_every_call.EveryCallTestCase):
                 self.assertFalse([text for text in known.statements if not text.startswith(("SELECT", "BEGIN", "SET"))])
             default = self.answer(self.engine, self.engine.limits, call, context, {**given, "project_id": None})
             self.assertEqual((exceptions.NotAuthorized, ()), (default.kind, default.statements))
+        self.assert_untouched()
+
+    def test_a_budget_of_another_project(self) -> None:
+        self.engine.hours.set_budget(base.ADMIN, {"gpu": 7}, VICTIM)
+        self.engine.hours.set_budget(base.ADMIN, {"gpu": 7}, "above")
+        self.before = hooks.tables(self.sql)
+        for call in ("set_budget", "adjust", "delete_budget", "show_budget"):
+            for who, context in STRANGERS.items():
+                known, unknown = (
+                    self.answer(
+                        self.engine, self.engine.hours, call, context, {**HOURS[call], "project_id": project_id}
+                    )
+                    for project_id in (VICTIM, NOBODY)
+                )
+                self.assertEqual(unknown, known, (call, who))
+                self.assertIs(exceptions.NotAuthorized, known.kind)
+                self.assertFalse([text for text in known.statements if not text.startswith(("SELECT", "BEGIN", "SET"))])
         self.assert_untouched()
 
     def test_the_limits_that_another_project_would_have(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from cyborg_quota import policy
 from cyborg_quota.api.call import Call, Json, moment, render
-from cyborg_quota.api.errors import Refused, project_not_found
+from cyborg_quota.api.errors import Refused
 from cyborg_quota.types import COMMITTED, Reservation
 
 
@@ -16,13 +16,7 @@ def list_reservations(call: Call) -> Json:
 
     Without a project: those of all projects if the policy allows it, or else those of the caller's project.
     """
-    project_id = call.query.get("project_id")
-    if project_id is None and not call.allows(policy.ALL_RESERVATIONS):
-        project_id = call.context.project_id
-        if project_id is None:
-            raise Refused(403, "The token is not scoped to a project.")
-    if project_id is not None:
-        _require_project(call, project_id)
+    project_id = call.project_of_list(policy.RESERVATIONS, policy.ALL_RESERVATIONS)
     marker = call.query.get("marker")
     filters: dict[str, Any] = {name: call.query.get(name) for name in ("state", "resource", "consumer", "group")}
     # The marker must match too: otherwise the answer would reveal that another project has this reservation (I8).
@@ -35,12 +29,3 @@ def list_reservations(call: Call) -> Json:
 def _render(one: Reservation) -> Json:
     """A reservation. A committed one does not expire."""
     return render("Reservation", one, expire=None if one.state == COMMITTED else moment(one.expire))
-
-
-def _require_project(call: Call, project_id: str) -> None:
-    """Raise Refused (404) unless the caller may see the reservations of this project."""
-    parent_id = None
-    if project_id != call.context.project_id and not call.is_admin:
-        parent_id = call.engine.limits.get_parent(call.elevated, project_id)
-    if not call.allows(policy.RESERVATIONS, project_id, parent_id):
-        raise project_not_found(project_id)

@@ -15,6 +15,7 @@ from cyborg_quota.api.handlers.history import parse_time
 from cyborg_quota.limits import operations
 from cyborg_quota.surface import paging
 from cyborg_quota.types import TOTAL, UNLIMITED, Headroom, Over, UsageRecord
+from cyborg_quota.types.hours import BudgetUse
 from cyborg_quota.types.limits import Holding, TreeRow
 
 _DEFAULTS_UNKNOWN: Final = (
@@ -267,8 +268,13 @@ def _violation(over: Over, *, in_pod: bool) -> Json:
         "reserved": over.reserved,
         "subtree": over.subtree,
         **kept(over, "promised"),
+        **({"budget": _budget(over.budget)} if over.budget else {}),
         **({"pod": over.pod} if in_pod else {}),
     }
+
+
+def _budget(use: BudgetUse) -> Json:
+    return render("BudgetUse", use, period_begins=moment(use.begins), period_ends=moment(use.ends))
 
 
 def refuse_below_usage(limits: Mapping[str, int | None], held: Mapping[str, tuple[int, str]]) -> None:

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Budgets and the report of usage by the REST API: who may do what, what a refusal says, and what stays hidden (I8)."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any
+
+import jsonschema
+import webob
+from oslotest import base as oslotest
+
+from cyborg_quota import exceptions
+from cyborg_quota.api import schemas
+from cyborg_quota.osc import quota
+from cyborg_quota.types.hours import BudgetUse
+from tests import base
+from tests.api import server, test_osc
+
+PARENT = "max@higgs:manager,member,reader"
+READER = "rita@detector:reader"
+MANAGER = "mia@detector:manager,member,reader"
+STRANGER = "sam@elsewhere:manager,member,reader"
+BUDGETS = "/v2/quotas/detector/budgets"
+START, END = datetime.datetime(2026, 11, 1), datetime.datetime(2026, 12, 1)
+FIGURES = ("spent", "left", "held")
+
+
+class BudgetTestCase(test_osc.OscTestCase):
+    """physics, with higgs below it, which has detector. They hold 8 gpu."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.hours = self.engine.hours
+
+    def spend(self, hours: int) -> None:
+        """Add to what physics, higgs and detector have used of gpu."""
+        path = "('physics', 'higgs', 'detector')"
+        self.execute(f"UPDATE quota_usages SET metered = metered + {hours * 3600} WHERE project_id IN {path}")
+
+    def ask(self, path: str, who: str = server.ADMIN, method: str = "GET", body: Any = None, status: int = 200) -> Any:
+        request = webob.Request.blank(path, method=method, headers={"X-Auth-Token": who}, json=body)
+        response = request.get_response(self.application)
+        self.assertEqual(status, response.status_int, response.text)
+        return response.json if response.text else None
+
+    def check_quota(self, who: str = server.ADMIN) -> Any:
+        answer = self.ask("/v2/quotas/detector/check", who, "POST", {"check": {"gpu": 5}})
+        schema = {**schemas.ref("CheckResult"), "components": {"schemas": schemas.COMPONENTS}}
+        jsonschema.validate(answer, schema)
+        return [one for one in answer["violations"] if one["scope"] == "budget"]
+
+
+class TestWhoMay(BudgetTestCase):
+    def test_a_manager_of_the_parent_needs_a_budget_of_it(self) -> None:
+        body = {"hours": {"gpu": 50}}
+        error = self.ask(BUDGETS, PARENT, "PUT", body, 403)["errors"][0]["detail"]
+        self.assertIn("a budget of the parent project", error)
+        self.hours.set_budget(base.ADMIN, {"gpu": 10}, "higgs")
+        [made] = self.ask(BUDGETS, PARENT, "PUT", body)["budgets"]
+        self.assertEqual((50, "refuse", "month", 0), tuple(made[n] for n in ("hours", "enforce", "every", "carry")))
+        self.ask(BUDGETS, PARENT, "PUT", {"hours": {"fpga": 50}}, 403)
+        self.ask(f"{BUDGETS}/adjust", PARENT, "POST", {"hours": {"gpu": -2}})
+        self.ask(BUDGETS, PARENT, "DELETE", status=204)
+        self.ask(BUDGETS, PARENT, "DELETE", status=404)
+
+    def test_a_project_does_not_change_its_own(self) -> None:
+        self.hours.set_budget(base.ADMIN, {"gpu": 10}, "higgs")
+        self.hours.set_budget(base.ADMIN, {"gpu": 10}, "detector")
+        for who, status in ((MANAGER, 403), (READER, 403), (STRANGER, 404)):
+            self.ask(BUDGETS, who, "PUT", {"hours": {"gpu": 99}}, status)
+            self.ask(f"{BUDGETS}/adjust", who, "POST", {"hours": {"gpu": -9}}, status)
+            self.ask(BUDGETS, who, "DELETE", status=status)
+        self.assertEqual([10], [one.budget.amount for one in self.hours.show_budget(base.ADMIN, "detector")])
+
+    def test_who_may_see_it(self) -> None:
+        self.hours.set_budget(base.ADMIN, {"gpu": 10}, "higgs")
+        self.hours.set_budget(base.ADMIN, {"gpu": 20}, "detector")
+        for who in (READER, PARENT, server.ADMIN):
+            self.assertEqual([20], [one["hours"] for one in self.ask(BUDGETS, who)["budgets"]])
+        self.ask(BUDGETS, STRANGER, status=404)
+        self.ask("/v2/quotas/higgs/budgets", READER, status=404)
+        self.ask("/v2/quota_budgets", PARENT, status=403)
+        page = self.ask("/v2/quota_budgets?limit=1")
+        self.assertEqual(["detector"], [one["project_id"] for one in page["budgets"]])
+        [link] = page["budgets_links"]
+        following = self.ask(link["href"][link["href"].index("/v2/") :])
+        self.assertEqual(["higgs"], [one["project_id"] for one in following["budgets"]])
+        self.assertNotIn("budgets_links", following)
+
+
+class TestRefusals(BudgetTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine.limits.set_limits(base.ADMIN, {"gpu": 20}, "detector")
+        self.hours.set_budget(base.ADMIN, {"gpu": 1012}, "physics")
+        self.spend(1000)
+
+    def test_an_admin_sees_the_hours(self) -> None:
+        [one] = self.check_quota()
+        self.assertEqual("physics", one["project_id"])
+        self.assertEqual((1012, 8), (one["budget"]["hours"], one["budget"]["held"]))
+        self.assertEqual((1000, 12), (round(one["budget"]["spent"]), round(one["budget"]["left"])))
+        self.assertRegex(one["budget"]["period_ends"], r"^\d{4}-\d\d-01T00:00:00Z$")
+
+    def test_a_child_does_not_see_the_figures_of_the_parent(self) -> None:
+        [one] = self.check_quota(READER)
+        self.assertEqual([None] * 3, [one["budget"][name] for name in FIGURES])
+        hidden = ("limit", "in_use", "reserved", "subtree")
+        self.assertEqual([None] * 4, [one[name] for name in hidden])
+        detail = self.ask("/v2/quotas/detector/detail", READER)["quota"]["gpu"]
+        self.assertEqual({"project_id": "physics", "scope": "budget", "limit": None}, detail["bound_by"])
+        self.assertIn(detail["fits"], (3, 4))
+        for text in (
+            json.dumps(one),
+            json.dumps(detail),
+            self.run_as(READER, quota.CheckQuota, "gpu=5", "detector")[0],
+        ):
+            self.assertNotRegex(text, r"\b1000\b|\b99\d\b|\b12\b(?!-)")
+
+    def test_the_client_says_what_a_reserve_says(self) -> None:
+        for who, context in ((server.ADMIN, base.ADMIN), (READER, base.Context("detector"))):
+            [line] = self.run_as(who, quota.CheckQuota, "gpu=5", "detector")[0].splitlines()
+            error = self.assertRaises(
+                exceptions.BudgetExceeded, self.engine.reserve, context, {"gpu": 5}, project_id="detector"
+            )
+            self.assertEqual(str(error), f"Budget exceeded for {line}")
+        rows, _ = self.run_command(quota.ShowQuota, "--usage", "detector")
+        self.assertEqual(["physics (budget)"], [row["Bound By"] for row in rows if row["Resource"] == "gpu"])
+
+
+class TestReport(BudgetTestCase):
+    PATH = "/v2/quota_usage?from=2026-01&to=2099-01"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.spend(7)
+
+    def projects(self, who: str, query: str = "", status: int = 200) -> Any:
+        answer = self.ask(f"{self.PATH}{query}", who, status=status)
+        return answer if status >= 400 else [one["project_id"] for one in answer["usage"]]
+
+    def test_who_sees_what(self) -> None:
+        everything = ["detector", "higgs", "physics"]
+        self.assertEqual(everything, [one for one in self.projects(server.ADMIN) if one in everything])
+        self.assertEqual(["detector"], self.projects(READER))
+        self.assertEqual(["detector"], self.projects(PARENT, "&project_id=detector"))
+        self.assertEqual(["detector", "higgs"], self.projects(PARENT, "&tree=true"))
+        self.projects("rita@higgs:reader", "&tree=true", 403)
+        for project_id in ("higgs", "nowhere"):
+            self.projects(READER, f"&project_id={project_id}", 404)
+
+    def test_the_pages_have_each_row_once(self) -> None:
+        whole = self.ask(self.PATH)["usage"]
+        found, query = [], "&limit=1"
+        while query:
+            page = self.ask(f"{self.PATH}{query}")
+            found += page["usage"]
+            links = page.get("usage_links")
+            query = links and f"&{links[0]['href'].partition('?')[2].partition('to=2099-01&')[2]}"
+        keys = ("project_id", "resource", "month")
+        self.assertEqual([[one[key] for key in keys] for one in whole], [[one[key] for key in keys] for one in found])
+        self.assertGreater(len(found), 2)
+
+    def test_bad_input(self) -> None:
+        for query in ("from=2026-13", "from=2026-1", "to=x", "from=2026-02&to=2026-01", "from=2019-12", "marker=a/b"):
+            [error] = self.ask(f"/v2/quota_usage?{query}", status=400)["errors"]
+            self.assertRegex(error["detail"], "2026-13|2026-1|x|2026-02|2019-12|a b")
+        for body in ({}, {"hours": {}}, {"hours": {"gpu": -1}}, {"hours": {"gpu": 1}, "from": "2026-01-02"}):
+            self.ask(BUDGETS, method="PUT", body=body, status=400)
+
+
+class TestHistory(BudgetTestCase):
+    def test_a_change_is_recorded(self) -> None:
+        self.hours.set_budget(base.ADMIN, {"gpu": 10}, "detector", reason="a grant")
+        answer = self.ask("/v2/quotas/detector/history", READER)
+        jsonschema.validate(answer, {**schemas.ref("History"), "components": {"schemas": schemas.COMPONENTS}})
+        first = answer["history"][0]
+        self.assertEqual(("set budget", 10, "a grant"), (first["action"], first["after"]["hours"], first["reason"]))
+
+
+class TestHidden(oslotest.BaseTestCase):
+    def test_what_was_carried_is_hidden(self) -> None:
+        """It is what was not used in the period before."""
+        use = BudgetUse(1200.0, 1190.0, 8, 1, START, END, is_repeated=True, carried=200.0)
+        self.assertEqual(
+            (1000.0, None, None, None), (use.hidden.hours, use.hidden.spent, use.hidden.left, use.hidden.held)
+        )
+        self.assertNotIn("200", use.hidden.describe(1))

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Budgets and the report of usage on the command line."""
+
+from __future__ import annotations
+
+from tests.cli.test_limits import LimitTestCase
+
+
+class BudgetTest(LimitTestCase):
+    """atlas (100), physics (30), higgs (10); physics holds 25."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make_tree()
+
+    def test_it_is_set_shown_adjusted_and_deleted(self) -> None:
+        [made] = self.good("budget", "set", "--hours", "gpu=1000", "--every", "quarter", "--carry", "gpu=50", "physics")
+        self.assertEqual((1000, 25, "refuse"), (made["hours"], made["held"], made["enforce"]))
+        self.assertEqual(("quarter", 50), (made["every"], made["carry"]))
+        self.assertIsNotNone(made["lasts_until"])
+        [one] = self.good("budget", "adjust", "--hours", "gpu=900", "--reason", "before the ledger", "physics")
+        self.assertEqual((900, 100), (round(one["spent"]), round(one["left"])))
+        self.assertEqual([one["resource"]], [row["resource"] for row in self.good("budget", "list", "--above", "80")])
+        self.assertEqual([], self.good("budget", "list", "--above", "95"))
+        self.assertEqual(1, len(self.good("budget", "show", "physics")))
+        history = self.good("history", "list", "--subject", "budget")
+        self.assertEqual(["adjust budget", "set budget"], [row["action"] for row in history])
+        self.done("budget", "delete", "--resource", "gpu", "physics")
+        self.assertEqual([], self.good("budget", "show", "physics"))
+
+    def test_what_refuses_is_named(self) -> None:
+        self.good("budget", "set", "--hours", "gpu=26", "physics")
+        ended = self.call("check", "gpu=2", "physics")
+        self.assertIn("gpu: project physics, with all below it, has spent 0.0 of 26 hours since", ended.out)
+        self.assertIn("25 are held, and 2 more need 27.0 hours for the next hour", ended.out)
+        self.assertIn("| physics (budget) |", self.call("show", "--usage", "physics").out)
+        [row] = [one for one in self.good("show", "--usage", "physics") if one["resource"] == "gpu"]
+        self.assertEqual("physics", row["bound_by"])
+        self.good("budget", "set", "--hours", "gpu=26", "--notify-only", "physics")
+        self.assertEqual(0, self.call("check", "gpu=2", "physics").status)
+
+    def test_a_report(self) -> None:
+        self.call("resize", "--project", "physics", "gpu=25")
+        self.sql("UPDATE quota_usages SET metered = metered + 5400")
+        rows = self.good("usage", "report", "--project", "atlas", "--tree")
+        self.assertEqual({"atlas", "physics"}, {row["project_id"] for row in rows} - {"higgs"})
+        [row] = self.good("usage", "report", "--project", "atlas")
+        self.assertEqual(round(row["device_seconds"] / 3600, 4), row["hours"])
+        self.assertGreaterEqual(row["device_seconds"], 5400)
+        first, *others = self.good("usage", "report", "--from", "2026-01")
+        marker = first["project_id"], first["resource"], first["month"]
+        after = self.good("usage", "report", "--from", "2026-01", "--marker", *marker)
+        self.assertEqual([one["project_id"] for one in others], [one["project_id"] for one in after])
+        lines = self.call("usage", "report", "--limit", "1", "-f", "csv").out.splitlines()
+        self.assertEqual('"project_id","resource","month","hours","device_seconds"', lines[0])
+
+    def test_bad_input_is_one_line_with_the_value(self) -> None:
+        for words, value in (
+            (("budget", "set", "--hours", "gpu", "p"), "'gpu'"),
+            (("budget", "set", "--hours", "gpu=-1", "p"), "-1"),
+            (("budget", "set", "--hours", "gpu=1", "--hours", "gpu=2", "p"), "'gpu' is given twice"),
+            (("budget", "set", "--hours", "typo=1", "p"), "typo"),
+            (("budget", "set", "--hours", "gpu=1", "--carry", "fpga=1", "p"), "fpga"),
+            (("budget", "set", "--hours", "gpu=1", "--every", "week", "p"), "'week'"),
+            (("budget", "set", "--hours", "gpu=1", "--from", "2026-01-15", "--until", "2026-02-01", "p"), "2026-01-15"),
+            (("budget", "set", "--hours", "gpu=1", "--from", "soon", "--until", "2026-02-01", "p"), "'soon'"),
+            (("budget", "set", "--hours", "gpu=1", "--until", "2026-02-01", "p"), "2026-02-01"),
+            (("budget", "adjust", "--hours", "gpu=1", "nobody"), "nobody"),
+            (("budget", "delete", "--resource", "fpga", "physics"), "fpga"),
+            (("budget", "list", "--above", "-1"), "-1"),
+            (("usage", "report", "--from", "2026-13"), "'2026-13'"),
+            (("usage", "report", "--from", "2026-03", "--to", "2026-01"), "2026-03 to 2026-01"),
+            (("usage", "report", "--marker", "physics"), "'physics'"),
+        ):
+            ended = self.call(*words)
+            self.assertIn(ended.status, (1, 2), words)
+            self.assertEqual(1, len(ended.err.splitlines()), ended.err)
+            self.assertIn(value, ended.err, words)

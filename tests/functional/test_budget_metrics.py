@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of accelerator-hours and of budgets; on every database."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import fixtures as fx
+
+from cyborg_quota.db import clock
+from cyborg_quota.metrics.exporter import LedgerApplication
+from cyborg_quota.types.hours import HOUR
+from cyborg_quota.types.metrics import ProjectMetrics
+from tests import base, clouds, fixtures, hooks
+from tests.functional import test_limits
+
+ADMIN = base.ADMIN
+TREE = {"org": None, "physics": "org", "cms": "physics"}
+
+
+class HoursTestCase(test_limits.LimitsTestCase):
+    """A tree of three levels. ``age`` makes what is held there begin earlier."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.import_tree(TREE, dict.fromkeys(TREE, 100), gpu=0)
+        self.hours = self.engine.hours
+
+    def take(self, amount: int, project_id: str = "cms") -> list[str]:
+        uuids: list[str] = self.engine.reserve(base.Context(project_id), {"gpu": amount})
+        return uuids
+
+    def age(self, uuid: str, seconds: int) -> None:
+        """Let a reservation of cms begin ``seconds`` earlier."""
+        ((delta,),) = self.fetch("SELECT delta FROM reservations WHERE uuid = :uuid", uuid=uuid)
+        added = delta * seconds
+        self.execute("UPDATE reservations SET meter = meter + :added WHERE uuid = :uuid", added=added, uuid=uuid)
+        self.execute("UPDATE quota_usages SET metered = metered + :added", added=added)
+        self.assert_invariants()
+
+    def read(self, *project_ids: str) -> dict[tuple[str, str], ProjectMetrics]:
+        rows = self.engine.monitoring.read(ADMIN, project_ids or None).projects
+        return {(row.project_id, row.resource): row for row in rows}
+
+    def second(self) -> int:
+        return hooks.database_of(self.engine).read(clock.read_second)
+
+
+class TestMetrics(HoursTestCase):
+    def test_device_seconds_without_a_budget(self) -> None:
+        before = self.second()
+        (uuid,) = self.take(3)
+        self.age(uuid, 1000)
+        found = self.read()
+        most = 3 * (1000 + self.second() - before)
+        for project_id in TREE:
+            row = found[project_id, "gpu"]
+            self.assertTrue(3000 <= row.device_seconds_total <= most, row)
+            self.assertEqual((None, None, None), row[-3:])
+        self.assertEqual(0, found.get(("cms", "fpga"), row._replace(device_seconds_total=0)).device_seconds_total)
+        self.engine.release(base.Context("cms"), [uuid])
+        ended = self.read()["cms", "gpu"].device_seconds_total
+        self.assertGreaterEqual(ended, 3000)
+        self.engine.purge(ADMIN, 0)
+        self.admin.remove_project(ADMIN, "cms")
+        found = self.read()
+        for project_id in TREE:
+            self.assertEqual(ended, found[project_id, "gpu"].device_seconds_total, project_id)
+
+    def test_a_budget(self) -> None:
+        self.hours.set_budget(ADMIN, {"gpu": 100}, "physics")
+        self.assertEqual((100, 0, None), self.read()["physics", "gpu"][-3:], "nothing is held")
+        (uuid,) = self.take(50)
+        self.age(uuid, HOUR)
+        found = self.read()
+        row = found["physics", "gpu"]
+        assert row.budget_spent_hours is not None
+        assert row.budget_seconds_left is not None
+        self.assertEqual(100, row.budget_hours)
+        self.assertTrue(50 <= row.budget_spent_hours < 52, row)
+        self.assertTrue(3500 < row.budget_seconds_left <= 3600, row)
+        self.assertEqual((None, None, None), found["org", "gpu"][-3:])
+        self.assertEqual(self.engine.headroom(ADMIN, "cms")["gpu"].fits, found["cms", "gpu"].fits)
+        self.assertEqual(found["physics", "gpu"][7:9], self.read("physics")["physics", "gpu"][7:9])
+        self.age(uuid, HOUR)
+        self.assertEqual(0, self.read("physics")["physics", "gpu"].budget_seconds_left, "it is spent")
+        self.hours.set_budget(ADMIN, {"gpu": 10_000_000}, "physics")
+        self.assertIsNone(self.read()["physics", "gpu"].budget_seconds_left, "the period ends before")
+
+    def test_the_number_of_statements_is_fixed(self) -> None:
+        """Also if more projects are read than one statement names."""
+        self.hours.set_budget(ADMIN, {"gpu": 100}, "physics")
+        counts = []
+        for first, last in ((0, 5), (5, 60)):
+            clouds.add_projects(self.sql, first, last)
+            self.read()
+            with clouds.captured() as statements:
+                found = self.read()
+            self.assertEqual(100, found["physics", "gpu"].budget_hours)
+            counts.append(len(clouds.queries(statements)))
+        self.assertEqual([11, 11], counts)
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.db.path_state.MAX_PROJECTS", 10))
+        self.assertEqual(found["physics", "gpu"][:-4], self.read()["physics", "gpu"][:-4])
+
+
+class TestExport(HoursTestCase):
+    scenarios = fixtures.ON_SQLITE
+
+    def test_a_counter_never_falls(self) -> None:
+        """The clock of another database node is some seconds behind."""
+        (uuid,) = self.take(2)
+        self.age(uuid, 100)
+        application = LedgerApplication(self.engine, ["*"])
+        name = 'cyborg_quota_device_seconds_total{project_id="cms",resource="gpu"} '
+        values = []
+        for behind in (0, 30, 0):
+            now = clock.read_second
+            with mock.patch.object(clock, "read_second", lambda connection: now(connection) - behind):  # noqa: B023
+                text = application.text()
+            (line,) = (line for line in text.splitlines() if line.startswith(name))
+            values.append(int(line.rpartition(" ")[2]))
+        self.assertEqual(sorted(values), values)
+        self.assertGreaterEqual(values[0], 200)
+        self.assertIn("# TYPE cyborg_quota_device_seconds_total counter\n", text)
+        self.assertNotIn("cyborg_quota_budget", text)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A threshold of a budget is reported once in a period, regardless of how many hosts check it how often."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+
+import fixtures as fx
+import oslo_messaging
+from oslo_messaging.notify import _impl_test
+
+from cyborg_quota.cli import expirer
+from cyborg_quota.types.hours import HOUR
+from tests import base, clouds, fixtures
+from tests.functional.test_budget_metrics import ADMIN, HoursTestCase
+from tests.race.workers import race
+
+
+class TestNotices(HoursTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.hours.set_budget(ADMIN, {"gpu": 1000}, "physics")
+
+    def spend(self, hours: int) -> None:
+        (uuid,) = self.take(1)
+        self.age(uuid, hours * HOUR)
+        self.engine.release(base.Context("cms"), [uuid])
+
+    def take_notices(self) -> list[tuple[int, int]]:
+        """Return (before, now) of each notice since the previous call."""
+        return [(notice.before, notice.now) for notice in self.hours.notices(ADMIN)]
+
+    def test_each_threshold_once_a_period(self) -> None:
+        self.spend(799)
+        self.assertEqual([], self.take_notices())
+        self.spend(1)
+        (notice,) = self.hours.notices(ADMIN)
+        since = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-01}"
+        spent = f"spent 800.0 of 1000 hours since {since}"
+        self.assertEqual(f"project physics, resource gpu: at 80 % of the budget ({spent})", str(notice))
+        self.spend(150)
+        self.assertEqual([], self.take_notices())
+        self.hours.adjust(ADMIN, {"gpu": -300}, "physics")
+        self.assertEqual([], self.take_notices())
+        self.hours.adjust(ADMIN, {"gpu": 350}, "physics")
+        self.assertEqual([(80, 100)], self.take_notices())
+        self.assertEqual([], self.take_notices())
+        # The notices of another period, and of a budget that was changed, are those of another budget.
+        self.execute("UPDATE budgets SET notified_period = notified_period - 1")
+        self.assertEqual([(0, 100)], self.take_notices())
+        self.execute("UPDATE budgets SET notified_period = notified_period + 1, notified_level = 80")
+        self.assertEqual([], self.take_notices(), "the clock of this host is behind")
+        self.hours.set_budget(ADMIN, {"gpu": 1200}, "physics", every="year", notify_only=True)
+        self.assertEqual([(0, 80)], self.take_notices())
+
+    def test_nothing_is_written_without_a_notice(self) -> None:
+        self.spend(900)
+        self.take_notices()
+        self.hours.set_budget(ADMIN, {"gpu": 0}, "org")
+        self.hours.set_budget(ADMIN, {"gpu": 0}, "elsewhere")
+        self.assertEqual(1, len(self.hours.notices(ADMIN)), "that of org")
+        with clouds.captured() as statements:
+            self.assertEqual([], self.hours.notices(ADMIN))
+        self.assertEqual([], [one for one, _ in clouds.queries(statements) if one.startswith("UPDATE")])
+
+    def test_several_hosts_report_it_once(self) -> None:
+        self.spend(1000)
+        self.engine.close()
+        self.assertEqual(1, sum(race(*[lambda: len(self.engine.hours.notices(ADMIN))] * 4)))
+
+    def test_the_expirer_logs_and_sends_it(self) -> None:
+        self.spend(1001)
+        conf = fixtures.configuration(notices__notifications=True)
+        oslo_messaging.get_notification_transport(conf)  # registers its options
+        conf.set_override("driver", ["test"], "oslo_messaging_notifications")
+        conf.set_override("transport_url", "fake://", "oslo_messaging_notifications")
+        _impl_test.reset()
+        log = self.useFixture(fx.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
+        maintenance = expirer.Maintenance(conf, self.engine)
+        self.assertEqual(1, maintenance.notify())
+        (line,) = [line for line in log.output.splitlines() if "crossed" in line]
+        self.assertIn("WARNING threshold crossed: project physics, resource gpu: at 100 % of the budget", line)
+        self.assertIn(" hours=1000.0 spent=1001.0 ", line)
+        ((_, message, priority, _),) = _impl_test.NOTIFICATIONS
+        self.assertEqual(("cyborg_quota.budget_threshold", "WARN"), (message["event_type"], priority))
+        self.assertEqual((1000, 0, 100), tuple(message["payload"][name] for name in ("hours", "before", "now")))
+        self.assertEqual(0, maintenance.notify())

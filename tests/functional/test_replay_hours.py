@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace is replayed at its own times under a budget: the report equals the sum of the trace, to the second.
+
+CYBORG_QUOTA_TEST_TRACE=FILE python -m stestr run test_replay_hours         replays this trace (see cyborg-quota replay)
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pathlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import fixtures as fx
+
+from benchmarks import trace as generated
+from cyborg_quota.replay.replay import Replay
+from cyborg_quota.replay.tables import Position
+from cyborg_quota.replay.traces import Event, Trace
+from tests import base, fixtures
+
+ADMIN = base.ADMIN
+BEGIN = datetime.datetime(2026, 10, 20)
+HOUR = 3600
+
+
+def month_at(seconds: int) -> datetime.date:
+    """The first day of the month that is so many seconds after BEGIN."""
+    return (BEGIN + datetime.timedelta(seconds=seconds)).date().replace(day=1)
+
+
+class Model:
+    """What each project uses of gpu in each month, second by second of the trace, and what a budget of all refuses."""
+
+    def __init__(self, budget_hours: float) -> None:
+        self.budget_seconds = budget_hours * HOUR
+        self.now = 0
+        self.amounts: dict[tuple[str, str], int] = {}
+        self.held: Counter[str] = Counter()
+        self.used: Counter[tuple[str, datetime.date]] = Counter()
+        self.refused: set[int] = set()
+
+    def spent(self) -> int:
+        """The device-seconds of the present month."""
+        return sum(seconds for (_, month), seconds in self.used.items() if month == month_at(self.now))
+
+    def advance(self, now: int) -> None:
+        while self.now < now:
+            month = month_at(self.now)
+            after = (month + datetime.timedelta(days=31)).replace(day=1)
+            end = min(now, int((datetime.datetime.combine(after, datetime.time()) - BEGIN).total_seconds()))
+            for project_id, amount in self.held.items():
+                self.used[project_id, month] += amount * (end - self.now)
+            self.now = end
+
+    def apply(self, event: Event) -> None:
+        self.advance(int(event.time))
+        key = event.consumer, event.project_id
+        if event.kind == "reserve":
+            held = sum(self.held.values()) + event.amount
+            if self.spent() + held * HOUR > self.budget_seconds:
+                self.refused.add(event.line)
+                return
+            self.amounts[key] = event.amount
+            self.held[event.project_id] += event.amount
+        elif event.kind != "commit":
+            self.held[event.project_id] -= self.amounts.pop(key, 0)
+
+
+class TimedTrace(Trace):
+    """Calls ``set_time`` with the time of each event, before it returns it."""
+
+    def __init__(self, path: str, set_time: Callable[[float], None]) -> None:
+        super().__init__(path)
+        self._set_time = set_time
+
+    def __iter__(self) -> Iterator[Event]:
+        for event in super().__iter__():
+            self._set_time(event.time)
+            yield event
+
+
+class TestReplay(base.LedgerTestCase):
+    scenarios = fixtures.ON_SQLITE
+    settings = {"expire_seconds": 30 * 86400}
+
+    def setUp(self) -> None:
+        self.now = BEGIN
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.db.dialects.sqlite._host_utc_after", self.utc_after))
+        super().setUp()
+        given = os.environ.get("CYBORG_QUOTA_TEST_TRACE")
+        path = pathlib.Path(given or f"{self.useFixture(fx.TempDir()).path}/trace.csv")
+        if not given:
+            generated.generate(path, instances=300)
+        self.trace = TimedTrace(str(path), self.set_time)
+        self.events = list(self.trace)
+        self.plant({"all": None, **{event.project_id: "all" for event in self.events}})
+
+    def utc_after(self, microseconds: int) -> str:
+        return (self.now + datetime.timedelta(microseconds=microseconds)).isoformat(" ", "microseconds")
+
+    def set_time(self, seconds: float) -> None:
+        self.now = BEGIN + datetime.timedelta(seconds=int(seconds))
+
+    def model(self, budget_hours: float) -> Model:
+        model = Model(budget_hours)
+        for event in self.events:
+            model.apply(event)
+        return model
+
+    def replay(self, hours: int) -> Model:
+        """Replay under this budget of all projects together, and compare with the model of it."""
+        model = self.model(hours)
+        self.engine.hours.set_budget(ADMIN, {"gpu": hours}, "all")
+        position = Position(fixtures.open_database(self, self.url), self.trace.digest, {})
+        session = Replay(self.engine, ADMIN, self.trace, position)
+        session.run()
+        self.assertEqual(model.refused, session.refused)
+        self.assert_invariants()
+        until = month_at(model.now)
+        report = self.engine.hours.report(ADMIN, BEGIN.date(), until, "all", tree=True)
+        found = {(one.project_id, one.month): one.device_seconds for one in report}
+        expected = Counter(model.used)
+        for (_, month), seconds in model.used.items():
+            expected["all", month] += seconds
+        self.assertEqual(+expected, found)
+        self.assertGreater(len({month for _, month in found}), 1, "a month ends within the trace")
+        (record,) = self.engine.hours.show_budget(ADMIN, "all")
+        assert record.use is not None
+        self.assertEqual(model.spent() / HOUR, record.use.spent)
+        return model
+
+    def test_nothing_is_refused(self) -> None:
+        self.assertEqual(set(), self.replay(10_000_000).refused)
+
+    def test_half_is_refused(self) -> None:
+        """The budget is half of what the trace uses in a month."""
+        ample = self.model(float("inf"))
+        most = max(sum(seconds for (_, one), seconds in ample.used.items() if one == month) for _, month in ample.used)
+        refused = self.replay(most // HOUR // 2).refused
+        self.assertTrue(0 < len(refused) < len(self.events) / 3, len(refused))
