@@ -207,7 +207,7 @@ def forget_project(connection: Connection, project_id: str) -> bool:
 def is_known(connection: Connection, project_id: str) -> bool:
     """Whether the project is in the tree, has a usage row, or has a limit of its own or an override."""
     if projects.edges(connection, [project_id]) or of_projects(connection, [project_id]):
-        return True  # (a project with a usage row is in the tree)
+        return True
     return connection.execute(overrides.of_projects_query([project_id]).limit(1)).first() is not None
 
 
