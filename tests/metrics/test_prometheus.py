@@ -127,6 +127,7 @@ class TestServer(cli.CliTestCase):
         self.good("set", "--total", "gpu=20")
         self.good("set", "gpu=4", "over")
         self.good("set", "gpu=5", "parent")
+        self.good("budget", "set", "--hours", "gpu=1", "over")
 
     def query(self, server: Prometheus, expression: str) -> list[tuple[dict[str, str], float]]:
         """The result of the expression, as soon as it has one."""
@@ -165,9 +166,6 @@ class TestServer(cli.CliTestCase):
         """Every expression is valid, and names only metrics that exist, besides those of what this ledger lacks."""
         exported = {one["__name__"] for one in server.ask("series", **{"match[]": '{__name__=~"cyborg_quota.*"}'})}
         lacking = {
-            "cyborg_quota_budget_hours",
-            "cyborg_quota_budget_seconds_left",
-            "cyborg_quota_budget_spent_hours",
             "cyborg_quota_capacity_total",
             "cyborg_quota_capacity_used",
             "cyborg_quota_pod_measurement_age_seconds",
