@@ -113,9 +113,9 @@ def _move_usage(
     now = {key: locked[row_id] for key, row_id in rows.items() if row_id in locked}
     then = minimums.moved(now, moving, *trees)
     at = meters.time_of(connection)
-    for some in chunks(list(rows.values())):
-        meters.close_months(connection, some, at)
     metered, base = meters.moved(now, then, *trees, at)
+    for some in chunks([rows[key] for key, amount in metered.items() if amount]):
+        meters.close_months(connection, some, at)
     keeping = {key.resource_key for key in moving if key in now and now[key].keeps}
     # Usage alone may move below any limit. A row that is above both places counts more if a row below it has a minimum.
     promising = {
