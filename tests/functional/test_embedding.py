@@ -146,7 +146,7 @@ class TestOptions(oslo_base.BaseTestCase):
 
     def test_every_option_has_help(self) -> None:
         listed = opts.list_opts()
-        groups = {"api", "capacity", "cyborg", "limits", "metrics", "notices", "pods", "quota"}
+        groups = {"api", "budgets", "capacity", "cyborg", "limits", "metrics", "notices", "pods", "quota"}
         self.assertEqual(groups, {group for group, _ in listed})
         for group, options in listed:
             for option in options:
