@@ -62,6 +62,8 @@ def _sync(url: str, start: Any) -> None:
 
 
 class TestCluster(test_base.BaseTestCase):
+    TIMEOUT_SCALING_FACTOR = 2  # (three nodes, and the processes of each step, beside other tests)
+
     def setUp(self) -> None:
         super().setUp()
         if reason := galera.missing():

@@ -29,6 +29,9 @@ OTHERS = {
         "list_defaults",
         "list_reservations",
         "add_project",
+        "set_budget",
+        "adjust",
+        "show_budget",
     ),
 }
 """Calls that this driver refuses, and those of other tables than those of projects and usage."""
