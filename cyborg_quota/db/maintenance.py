@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from cyborg_quota.db import clock, dialects
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import project_limits, projects, quota_usages, reservations
-from cyborg_quota.db.prepared import ListStatement, any_of, chunks
+from cyborg_quota.db.prepared import ListStatement, any_of
 from cyborg_quota.db.reservations import delete_changes, new_uuid
 from cyborg_quota.db.usages import COUNTS_WHOLE, Node
 from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Counters, Drift, UsageKey, summed
@@ -44,14 +44,17 @@ def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) ->
 
 def _meters_of(connection: sa.Connection, ids: Sequence[int]) -> dict[UsageKey, int]:
     """What these reservations have added to the meters of usage rows."""
-    key = _usage.project_id, _usage.resource, _usage.pod
-    sums: dict[UsageKey, int] = {}
-    for kind in KINDS:
-        query = sa.select(*key, sa.func.sum(_row.meter)).select_from(reservations.join(quota_usages, kind.counts))
-        for some in chunks(sorted(ids)):
-            found = connection.execute(query.where(_row.id.in_(some), kind.is_counted).group_by(*key))
-            sums = summed([*sums.items(), *((UsageKey(*row[:3]), int(row[3])) for row in found)])
+    rows = [row for index in range(len(KINDS)) for row in _metered(index).rows(connection, sorted(ids), {})]
+    sums = summed((UsageKey(*row[:3]), int(row[3])) for row in rows)
     return {key: amount for key, amount in sums.items() if amount}
+
+
+@functools.cache
+def _metered(index: int) -> ListStatement:
+    """The sums of the meters of reservations, by their ids, of the usage rows of one of KINDS."""
+    kind, key = KINDS[index], (_usage.project_id, _usage.resource, _usage.pod)
+    query = sa.select(*key, sa.func.sum(_row.meter)).select_from(reservations.join(quota_usages, kind.counts))
+    return ListStatement(lambda size: query.where(any_of(_row.id, size), kind.is_counted).group_by(*key))
 
 
 # Keep the rows of a consumer or a group: a release by consumer or group must find them.

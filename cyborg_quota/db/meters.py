@@ -21,6 +21,7 @@ nothing has changed since, and ``C + S * B`` is computed. A row that was made af
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -64,10 +65,8 @@ def moved(
 
 def close_months(connection: sa.Connection, usage_ids: Sequence[int], at: int) -> bool:
     """Lock those of these rows whose month has ended, and write their months. False: there are none."""
-    query = sa.select(_usage.id, _usage.project_id, _usage.pod, _usage.resource, *_METER)
-    query = query.where(_usage.id.in_(usage_ids), _usage.month_ends <= at)
     dialect = dialects.of(connection)
-    rows = connection.execute(dialect.lock_in_order(query, _usage.id)).all()
+    rows = _ended(dialect).rows(connection, usage_ids, {clock.AT: at})
     for row in rows:
         for month in range(clock.month_of(row.month_ends) - 1, clock.month_of(at)):
             used = row.metered + row.subtree * clock.second_of(month + 1)
@@ -79,7 +78,13 @@ def close_months(connection: sa.Connection, usage_ids: Sequence[int], at: int) -
     return bool(rows)
 
 
-_METER = (_usage.subtree, _usage.metered, _usage.month_ends)
+@functools.cache
+def _ended(dialect: dialects.Dialect) -> ListStatement:
+    columns = _usage.project_id, _usage.pod, _usage.resource, _usage.subtree, _usage.metered, _usage.month_ends
+    query = sa.select(_usage.id, *columns).where(_usage.month_ends <= clock.at)
+    return ListStatement(lambda size: dialect.lock_in_order(query.where(any_of(_usage.id, size)), _usage.id))
+
+
 _OPEN = ListStatement(
     lambda size: (
         sa.update(quota_usages)

@@ -109,10 +109,10 @@ def _move_usage(
 
     ``rows``: the ids of all rows that change. ``trees``: the edges before and after.
     """
+    at = meters.time_of(connection)
     locked = charges.lock(connection, charges.in_lock_order(connection, rows, trees[0]))
     now = {key: locked[row_id] for key, row_id in rows.items() if row_id in locked}
     then = minimums.moved(now, moving, *trees)
-    at = meters.time_of(connection)
     metered, base = meters.moved(now, then, *trees, at)
     for some in chunks([rows[key] for key, amount in metered.items() if amount]):
         meters.close_months(connection, some, at)

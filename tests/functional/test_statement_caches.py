@@ -126,7 +126,8 @@ class TestCaches(CacheTestCase):
         database = hooks.database_of(self.engine)
 
         def batch(size: int) -> None:
-            self.assertEqual(size, database.write(lambda connection: maintenance.purge_ended(connection, 0, size)))
+            number, _ = database.write(lambda connection: maintenance.purge_ended(connection, 0, size))
+            self.assertEqual(size, number)
 
         self.assert_bounded(batch, first, second)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import random
+import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -127,6 +128,7 @@ class TestSkewedClocks(MeterRaceTestCase):
         for parent in ("b", "a"):
             self.clock.second = begin + random.randrange(SPREAD)
             self.engine.limits.move_project(ADMIN, "m", parent)
+            time.sleep(0.05)  # (on a busy machine, SQLite would let nothing else write)
 
     def purge(self, begin: int) -> None:
         self.clock.second = begin + random.randrange(SPREAD)
