@@ -176,8 +176,8 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             default=[80, 95],
             help="Percentages of a limit. cyborg-quota-expirer logs a notice when the usage of a project reaches one, "
             "and another when it falls below it. A limit of 1, and a provider with a capacity below 32, have no "
-            "thresholds. Usage above the limit (after it was lowered) always causes a notice. (Those of a budget are "
-            "80 and 100 percent.)",
+            "thresholds. Usage above the limit (after it was lowered) always causes a notice. Those of a budget are "
+            "80 and 100 percent.",
         ),
         cfg.BoolOpt(
             "notifications",
