@@ -25,8 +25,11 @@ load_tests = testscenarios.load_tests_apply_scenarios
 KILLS = 8 * fixtures.MORE
 
 
-def kill_workers(ledger: Ledger, kills: int, seed: int) -> None:
-    """Kill (SIGKILL) one of four workers after a random number of calls, and start another; repeat this."""
+def kill_workers(ledger: Ledger, kills: int, seed: int, until_error: str | None = None) -> None:
+    """Kill (SIGKILL) one of four workers after a random number of calls, and start another; repeat this.
+
+    ``until_error``: then let the workers go on until one of them got this error, for a minute at most.
+    """
     rng = random.Random(seed)
     with ledger.crew(4, seed, ("hot", "cold")) as crew:
         for _ in range(kills):
@@ -34,12 +37,14 @@ def kill_workers(ledger: Ledger, kills: int, seed: int) -> None:
             machine.wait_until(lambda: ledger.journal.size >= goal, 5.0)  # noqa: B023
             time.sleep(rng.uniform(0, 0.01))
             crew.kill(rng.randrange(4))
+        if until_error:
+            machine.wait_until(lambda: any(entry.word == until_error for entry in ledger.journal.entries()), 60.0)
 
 
 class TestKilledWorkers(base.BackendTestCase):
     def test_no_answered_call_is_lost_and_no_counter_drifts(self) -> None:
         ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "killed"), with_capacity=True))
-        kill_workers(ledger, KILLS, random.randrange(2**32))
+        kill_workers(ledger, KILLS, random.randrange(2**32), "OverCapacity")
         report = ledger.assert_right()
         self.assertGreater(report.calls, KILLS, "the workers were killed before they did anything")
         self.assertGreater(report.errors["OverCapacity"], 0)
