@@ -75,6 +75,16 @@ def worker(url: str, leaves: list[str], resources: tuple[str, ...] = ("gpu",)) -
     return start
 
 
+def run_rule(report: Report, backend: str, url: str, rule: str, *, must: float, rounds: int, seconds: float) -> None:
+    """The rate of ``gpu``, which a rule bounds, as a part of that of ``fpga``, which it does not, of project leaf."""
+    variants = {"without": worker(url, ["leaf"], ("fpga",)), "with": worker(url, ["leaf"])}
+    for processes in (1, 4) if backend != "sqlite" else (1,):
+        case = f"{rule}, {processes} process{'es' * (processes > 1)}"
+        measured = harness.compare(variants, processes, rounds, seconds, against="without")
+        figures = _show(report, f"{backend}, {case}", measured)
+        report.add(Figure(backend, case, "rate, without = 1", figures["with"].ratio, must=must))
+
+
 def plant(database: Database) -> dict[int, list[str]]:
     """Make eight leaves under one root for each number of levels. (One level: a single project.)"""
     set_defaults(database)

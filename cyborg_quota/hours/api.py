@@ -97,7 +97,7 @@ class Hours(Subject):
         """
         named = validation.one_project(context, "set_budget", project_id, "a budget is that of a project")
         amounts = _amounts("A budget", hours)
-        carried = _amounts("What is carried", carry or {}, is_empty_permitted=True)
+        carried = _amounts("The carry", carry or {}, is_empty_permitted=True)
         if unknown := sorted(set(carried) - set(amounts)):
             raise exceptions.InvalidRequest(f"Hours of {unknown[0]} are carried, and it has no budget in this call.")
         months, starts, ends = _span(every, start, until)
@@ -321,7 +321,8 @@ class Hours(Subject):
         months = range(clock.month_number(start), clock.month_number(until) + 1)
         if not months or months[0] < 0:
             raise exceptions.InvalidRequest(
-                f"A report must end after it begins, and begin after 2019: {start} to {until}."
+                f"The first month of a report must be from 2020-01 to the last month, not {start:%Y-%m}"
+                f" (the last is {until:%Y-%m})."
             )
         most = validation.row_limit(limit)
         found: list[MonthlyUsage] = []
@@ -386,9 +387,9 @@ def _amounts(
 ) -> dict[str, int]:
     if not isinstance(hours, Mapping) or not (hours or is_empty_permitted):
         raise exceptions.InvalidRequest(f"{what} must map resources to hours, and name at least one.")
-    rule = f"{what} must be a whole number of hours from {least} to {MAX_HOURS}"
+    rule = f"must be a whole number of hours from {least} to {MAX_HOURS}"
     return {
-        validation.check_resource_name(name): validation.integer(one, least, MAX_HOURS, f"{rule} ({name})")
+        validation.check_resource_name(name): validation.integer(one, least, MAX_HOURS, f"{what} of {name} {rule}")
         for name, one in hours.items()
     }
 
@@ -408,7 +409,9 @@ def _span(
             raise exceptions.InvalidRequest(f"A period begins and ends with the first day of a month, not {one}.")
     starts, ends = clock.month_number(start), clock.month_number(until)
     if not 0 <= starts < ends:
-        raise exceptions.InvalidRequest(f"A period must end after it begins, and begin after 2019: {start} to {until}.")
+        raise exceptions.InvalidRequest(
+            f"A period must end after it begins, and begin in 2020 or later: {start} to {until}."
+        )
     return None, starts, ends
 
 

@@ -69,7 +69,7 @@ class BudgetTest(LimitTestCase):
             (("budget", "delete", "--resource", "fpga", "physics"), "fpga"),
             (("budget", "list", "--above", "-1"), "-1"),
             (("usage", "report", "--from", "2026-13"), "'2026-13'"),
-            (("usage", "report", "--from", "2026-03", "--to", "2026-01"), "2026-03 to 2026-01"),
+            (("usage", "report", "--from", "2026-03", "--to", "2026-01"), "not 2026-03 (the last is 2026-01)"),
             (("usage", "report", "--marker", "physics"), "'physics'"),
         ):
             ended = self.call(*words)
