@@ -325,29 +325,22 @@ class Hours(Subject):
                 f" (the last is {until:%Y-%m})."
             )
         most = validation.row_limit(limit)
-        found: list[MonthlyUsage] = []
-        last = None if after is None else UsageKey(*after[:2])
-        if after is not None:
-            begun = self._untimed.read(lambda connection: _used(connection, [UsageKey(*after[:2])], months))
-            found = [one for one in begun if one[:3] > after]
-        while most is None or len(found) < most:
-            keys, some = self._untimed.read(functools.partial(self._next, named, last, months, tree=tree))
-            if not keys:
-                break
-            found += some
-            last = keys[-1]
-        return found[:most]
 
-    @staticmethod
-    def _next(
-        project_id: str | None, last: UsageKey | None, months: Sequence[int], connection: Connection, *, tree: bool
-    ) -> tuple[list[UsageKey], list[MonthlyUsage]]:
-        """The next usage rows, and what they have used."""
-        names = None if project_id is None else [project_id]
-        if project_id is not None and tree:
-            names = [project_id, *projects.subtree_edges(connection, project_id)]
-        keys = meters.usage_keys(connection, names, last, _ROWS_A_PAGE)
-        return keys, _used(connection, keys, months)
+        def read(connection: Connection) -> list[MonthlyUsage]:
+            below = projects.subtree_edges(connection, named) if tree and named is not None else ()
+            names = None if named is None else [named, *below]
+            last = None if after is None else UsageKey(*after[:2])
+            if last is not None and (names is None or last.project_id in names):
+                keys = [last]  # (there may be later months of this row)
+            else:
+                keys = meters.usage_keys(connection, names, last, _ROWS_A_PAGE)
+            found: list[MonthlyUsage] = []
+            while keys and (most is None or len(found) < most):
+                found += [one for one in _used(connection, keys, months) if after is None or one[:3] > after]
+                keys = meters.usage_keys(connection, names, keys[-1], _ROWS_A_PAGE)
+            return found[:most]
+
+        return self._untimed.read(read)
 
 
 _ROWS_A_PAGE: Final = 500

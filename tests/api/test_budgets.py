@@ -151,6 +151,12 @@ class TestReport(BudgetTestCase):
         for project_id in ("higgs", "nowhere"):
             self.projects(READER, f"&project_id={project_id}", 404)
 
+    def test_a_marker_of_another_project_reveals_nothing(self) -> None:
+        """It is a position among the rows that the user may see."""
+        for who, query, own in ((READER, "", ["detector"]), (PARENT, "&tree=true", ["detector", "higgs"])):
+            self.assertEqual(own, self.projects(who, f"{query}&marker=biology/gpu/2020-01"))
+            self.assertEqual([], self.projects(who, f"{query}&marker=physics/gpu/2020-01"))
+
     def test_the_pages_have_each_row_once(self) -> None:
         # (What was reserved in this second has no row yet.)
         self.execute("UPDATE quota_usages SET metered = metered + 3600")
