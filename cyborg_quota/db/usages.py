@@ -40,15 +40,13 @@ from cyborg_quota.db import clock, paging
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of, case_by_value, chunks, insert_many, update_each
-from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Page, ResourceKey, UsageKey
+from cyborg_quota.types import MAX_AMOUNT, MAX_COUNTED, TOTAL, Counters, Page, ResourceKey, UsageKey
 
 _usage = quota_usages.c
 _KEY: Final = (_usage.project_id, _usage.resource, _usage.pod)
 _NO_BOUND = 2**62
 """The bound of a charge that does not grow. One statement text thus serves all charges."""
 _NO_METER_BOUND: Final = 2**63 - 1
-MAX_COUNTED: Final = 2**33 - 1
-"""The maximum of ``subtree``, so that no meter leaves 64 bits before the year 2050: 2**33 devices * 2**30 seconds."""
 _NO_END: Final = 2**53
 """The end, in the year 2255, of limits that do not change. (A greater number would precede the range of dates.)"""
 

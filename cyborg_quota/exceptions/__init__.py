@@ -247,7 +247,7 @@ class MeterOverflow(
     "together, would hold more than 8589934591, and the device-seconds that it uses would not fit into 64 bits. "
     "Release some first, or count the resource in larger units.",
 ):
-    """The sum over a subtree would be too large for its meter (db/usages.py, MAX_COUNTED)."""
+    """The sum over a subtree would be too large for its meter (types.MAX_COUNTED)."""
 
 
 # --- reservations --------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from typing import Final, TypeVar
 from cyborg_quota import units
 from cyborg_quota.types import (
     MAX_AMOUNT,
+    MAX_COUNTED,
+    TOTAL,
     UNLIMITED,
     Constraint,
     Counters,
@@ -70,9 +72,20 @@ def of_budgets(periods: Iterable[BudgetPeriod], counters: Mapping[UsageKey, Coun
     return [one.constraint(counters.get(one.budget.key, Counters()), at) for one in periods]
 
 
-def widths(project_id: str, keys: Iterable[ResourceKey]) -> list[Constraint]:
-    """The width of the counters of a project, which bounds what is charged to it as a limit does."""
-    return [Constraint.of(UsageKey(project_id, *key), MAX_AMOUNT, "counter") for key in keys]
+def widths(
+    path: Sequence[str], keys: Collection[ResourceKey], counters: Mapping[UsageKey, Counters]
+) -> list[Constraint]:
+    """What bounds a charge to ``path[0]`` besides limits: the widths of its counters, and of the meters on its path.
+
+    The meter of a row that can count MAX_AMOUNT more refuses nothing, and is left out.
+    """
+    meters = [
+        Constraint.of(UsageKey(name, *key), MAX_COUNTED, "total" if name == TOTAL else "subtree")
+        for name in (*path, TOTAL)
+        for key in keys
+    ]
+    near = (one for one in meters if counters.get(one.key, Counters()).counted > MAX_COUNTED - MAX_AMOUNT)
+    return [*near, *(Constraint.of(UsageKey(path[0], *key), MAX_AMOUNT, "counter") for key in keys)]
 
 
 def find_refusals(
@@ -82,12 +95,12 @@ def find_refusals(
     request: Mapping[ResourceKey, int],
     missing: Mapping[str, str],
 ) -> list[Over]:
-    """All that would refuse ``request``: also a limit that is not set, and the width of a counter; sorted.
+    """All that would refuse ``request``: also a limit that is not set, and the width of a counter or meter; sorted.
 
     ``path``: the project to charge, and its ancestors. ``missing``: the project without a limit, by resource.
     """
     project_id = path[0]
-    bounds = [*constraints, *widths(project_id, (key for key in request if key.is_whole))]
+    bounds = [*constraints, *widths(path, [key for key in request if key.is_whole], counters)]
     found = find_violations(project_id, bounds, counters, request, path)
     found = [over for over in found if over.resource not in missing]
     for resource, owner in missing.items():

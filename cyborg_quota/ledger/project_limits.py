@@ -136,12 +136,7 @@ class ProjectEnforcer(Enforcer):
         violations = enforcement.find_violations(charge.project_id, constraints, counters, growing, path.project_ids)
         if violations:
             raise exceptions.OverQuota.of(violations) from None
-        widths = enforcement.widths(charge.project_id, growing)
-        widths += [
-            Constraint.of(UsageKey(name, *key), usages.MAX_COUNTED, "subtree")
-            for name in (*path.project_ids, TOTAL)
-            for key in growing
-        ]
+        widths = enforcement.widths(path.project_ids, growing, counters)
         for over in enforcement.find_violations(charge.project_id, widths, counters, growing, path.project_ids):
             # (The counter of the resource overflows if that of a part does; a tenant does not see the part.)
             error = exceptions.UsageOverflow if over.scope == "counter" else exceptions.MeterOverflow

@@ -118,7 +118,7 @@ class Simulation:
         if violations:
             self._refuse(key, holder, path, violations)
             return False
-        width = enforcement.widths(event.project_id, request)
+        width = enforcement.widths([counter.project_id for counter in path], request, self.counters)
         if enforcement.find_violations(event.project_id, width, self.counters, request):
             raise exceptions.UsageOverflow(event.project_id, event.resource, event.amount)
         self._live[holder] = Row(event.line, event.consumer, 0, *key[:2], event.amount, RESERVED, overdue=False)

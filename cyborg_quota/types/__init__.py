@@ -48,6 +48,9 @@ UNLIMITED: Final = -1
 MAX_AMOUNT: Final = 2**31 - 1
 """The maximum of a counter and of a delta (an SQL INTEGER)."""
 
+MAX_COUNTED: Final = 2**33 - 1
+"""The maximum of ``subtree``, so that no meter leaves 64 bits before the year 2050: 2**33 devices * 2**30 seconds."""
+
 MAX_NAME_CHARS: Final = 255
 """The maximum length of the name of a project, resource, consumer or group, in Unicode code points."""
 

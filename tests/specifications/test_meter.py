@@ -15,7 +15,7 @@ from cyborg_quota.db import clock, path_state, usages
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.tree import tables as moves
-from cyborg_quota.types import MAX_AMOUNT, TOTAL, ResourceKey
+from cyborg_quota.types import MAX_AMOUNT, MAX_COUNTED, TOTAL, Headroom, ResourceKey
 from tests import base, fixtures, held_clock, hooks
 from tests.base import ADMIN
 from tests.functional import test_limits
@@ -476,7 +476,7 @@ class TestWidths(MeterTestCase):
         """No intermediate value leaves 64 bits, either: of 8 589 934 591 devices in the year 2054."""
         self.engine.reserve(base.Context("p1"), {"gpu": 3})
         at = 2**30 - 1 - HOUR
-        held = usages.MAX_COUNTED - 5
+        held = MAX_COUNTED - 5
         self.execute(f"UPDATE quota_usages SET subtree = {held}, metered = {-at * held}, month_ends = 2147483647")
         path = self.database.read(lambda connection: path_state.read_path(connection, "p1", [ResourceKey("gpu")]))
         for amount, granted in ((5, True), (1, False), (-5, True)):
@@ -509,3 +509,34 @@ class TestWidths(MeterTestCase):
                 self.assertIn("device-seconds", str(error))
                 self.assertEqual(before, hooks.tables(self.sql))
         self.quotas.resize(context, {"gpu": 3}, consumer="c5")
+
+    def test_what_fits_below_the_largest_sum(self) -> None:
+        """H1, where ``top``, or all projects together, hold nearly as much as a meter can count."""
+        self.plant({"top": None, "c1": "top", "other": None})
+        for name in ("c1", "other"):
+            self.engine.reserve(base.Context(name), {"gpu": 1})
+        for owner, left in (("top", 2), ("top", 0), ("top", MAX_AMOUNT - 2), (TOTAL, 7)):
+            if owner == TOTAL:
+                self.admin.set_total_limits(ADMIN, {"gpu": 10**12})
+            held = MAX_COUNTED - left
+            self.execute("UPDATE quota_usages SET subtree = :n, metered = 0 WHERE project_id = :p", n=held, p=owner)
+            self.assert_fits("c1", left, owner)
+            if owner == TOTAL:
+                self.execute("UPDATE quota_usages SET subtree = 1 WHERE project_id = 'top'")
+                self.assert_fits("other", left, owner)
+
+    def assert_fits(self, project_id: str, amount: int, owner: str) -> None:
+        """H1; ``owner``: the project that bounds it; TOTAL: all together."""
+        context = base.Context(project_id)
+        for engine in (self.engine, self.make_limited()):
+            scope, bound_by = ("total", None) if owner == TOTAL else ("subtree", owner)
+            expected = Headroom(amount, bound_by, scope, MAX_COUNTED)
+            (detail,) = [one for one in engine.get_detail(context) if one.resource == "gpu"]
+            self.assertEqual([expected, expected], [engine.headroom(context)["gpu"], detail.headroom])
+            self.assertEqual(amount // 2, engine.how_many(context, {"gpu": 2}).number)
+            (over,) = engine.check(context, {"gpu": amount + 1})
+            self.assertEqual((owner, MAX_COUNTED, amount), (over.project_id, over.limit, over.fits))
+            self.assertRaises(exceptions.MeterOverflow, engine.reserve, context, {"gpu": amount + 1})
+            if amount:
+                self.assertEqual([], engine.check(context, {"gpu": amount}))
+                engine.rollback(context, engine.reserve(context, {"gpu": amount}))
