@@ -27,7 +27,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects
+from cyborg_quota.db import clock, dialects, paging
 from cyborg_quota.db.models import quota_usages, usage_months
 from cyborg_quota.db.prepared import ListStatement, any_of
 from cyborg_quota.db.projects import Edges
@@ -97,14 +97,14 @@ _OPEN = ListStatement(
 def usage_keys(
     connection: sa.Connection, project_ids: Collection[str] | None, after: UsageKey | None, limit: int
 ) -> list[UsageKey]:
-    """The keys of the next usage rows of these projects (None: of all), as the database sorts them, without pods."""
-    order = _usage.project_id, _usage.resource
-    query = sa.select(*order).where(_usage.pod == "", _usage.project_id != TOTAL)
+    """The keys of the usage rows after this position, of these projects (None: of all), without pods.
+
+    They are sorted as the database sorts them.
+    """
+    order, position = (_usage.project_id, _usage.resource), None if after is None else after[:2]
+    query = sa.select(*order).where(_usage.pod == "", _usage.project_id != TOTAL, *paging.follows(order, position))
     if project_ids is not None:
         query = query.where(_usage.project_id.in_(project_ids))
-    if after is not None:
-        is_later = sa.and_(_usage.project_id == after.project_id, _usage.resource > after.resource)
-        query = query.where(sa.or_(_usage.project_id > after.project_id, is_later))
     return [UsageKey(*row) for row in connection.execute(query.order_by(*order).limit(limit))]
 
 

@@ -202,7 +202,7 @@ budgets = sa.Table(
     sa.Column("starts", sa.Integer, nullable=False),
     sa.Column("ends", sa.Integer),
     # Whether reserves are refused; otherwise notices alone are sent.
-    sa.Column("enforce", sa.SmallInteger, nullable=False),
+    sa.Column("enforce", sa.Boolean, nullable=False),
     # The last notified threshold (percent), and the first month of the period in which it was reached.
     sa.Column("notified_level", sa.SmallInteger, nullable=False, server_default="0"),
     sa.Column("notified_period", sa.Integer, nullable=False, server_default="0"),

@@ -139,11 +139,6 @@ def delete(connection: sa.Connection, cancelled: Iterable[LimitOverride]) -> Non
         connection.execute(sa.delete(limit_overrides).where(is_this))
 
 
-def forget_project(connection: sa.Connection, project_id: str) -> None:
-    """Delete all overrides of a project."""
-    connection.execute(sa.delete(limit_overrides).where(_column.project_id == project_id))
-
-
 # Queries for limits/tables.py.
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
-from cyborg_quota.types import Page
+from cyborg_quota.types import Marker, Page
 
 
 def of_project_rows(
@@ -50,9 +50,23 @@ def of_rows(
     if after_resource is not None:
         is_marker = sa.and_(is_marker, resource == after_resource)
     require(connection, source, is_marker, page.after)
+    return query.where(*follows(columns, page.after))
+
+
+def follows(
+    columns: tuple[sa.ColumnElement[str], sa.ColumnElement[str]], position: Marker | None
+) -> list[sa.ColumnElement[bool]]:
+    """The conditions of the rows after this position, which need not be a row; None: of all rows.
+
+    ``columns``: the owner and the resource, by which the rows are sorted.
+    """
+    owner, resource = columns
+    after_owner, after_resource = position or (None, None)
+    if after_owner is None:
+        return []
     if after_resource is None:
-        return query.where(owner > after_owner)
-    return query.where(owner >= after_owner, sa.or_(owner > after_owner, resource > after_resource))
+        return [owner > after_owner]
+    return [owner >= after_owner, sa.or_(owner > after_owner, resource > after_resource)]
 
 
 def require(

@@ -171,6 +171,13 @@ def _insert_of(table: sa.Table, names: tuple[str, ...], size: int) -> Statement:
     )
 
 
+def put(connection: sa.Connection, table: sa.Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Change the row with this key, or insert it. The transaction must be serialized with others that insert it."""
+    update = sa.update(table).where(*(table.c[name] == value for name, value in key.items()))
+    if not connection.execute(update.values(**values, updated_at=clock.utc_now())).rowcount:
+        connection.execute(sa.insert(table).values(**key, **values, created_at=clock.utc_now()))
+
+
 def case_by_value(
     column: sa.ColumnElement[Any], result: sa.ColumnElement[Any], size: int, name: str = "value"
 ) -> sa.Case[Any]:

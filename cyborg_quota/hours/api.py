@@ -7,23 +7,24 @@ import dataclasses
 import datetime
 import functools
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from cyborg_quota import exceptions, policy, validation
 from cyborg_quota.db import change_log, clock, meters, projects, usages
 from cyborg_quota.db.database import Connection
-from cyborg_quota.db.prepared import chunks
 from cyborg_quota.hours import tables
 from cyborg_quota.hours.enforcer import BudgetEnforcer
 from cyborg_quota.subject import Subject, admin_call
 from cyborg_quota.types import (
     MAX_AMOUNT,
     Counters,
+    Marker,
     RecordedChange,
     RecordedChanges,
     ResourceKey,
     UsageKey,
+    in_pages,
 )
 from cyborg_quota.types.hours import (
     HOUR,
@@ -39,6 +40,7 @@ from cyborg_quota.validation import Context
 MAX_HOURS: Final = MAX_AMOUNT
 _NOTIFIED: Final = (80, 100)
 """The percentages of a budget that are notified."""
+_ROWS_A_PAGE: Final = 500
 
 
 class BudgetRecord(NamedTuple):
@@ -84,7 +86,7 @@ class Hours(Subject):
         carry: Mapping[str, int] | None = None,
         notify_only: bool = False,
         reason: str | None = None,
-    ) -> list[Budget]:
+    ) -> list[BudgetRecord]:
         """Set budgets ({resource: hours in each period}) of a project. They replace those of the same resources.
 
         Nothing is carried into the period in which a budget is changed.
@@ -107,26 +109,25 @@ class Hours(Subject):
             )
         validation.refuse_unknown(amounts, self._resources)
 
-        def work(connection: Connection) -> tuple[list[Budget], list[RecordedChange]]:
+        def work(connection: Connection) -> list[RecordedChange]:
             before = {one.resource: one for one in tables.read(connection, [named], amounts)}
             now = clock.month_of(clock.read_second(connection))
             if ends is not None and ends <= now:
                 raise exceptions.InvalidRequest(f"The period is over: it ended on {until}.")
-            made, changes = [], []
+            begins = now - now % months if months else starts or 0
+            changes = []
             for resource, amount in sorted(amounts.items()):
-                old = before.get(resource)
-                begins = now - now % months if starts is None and months else starts or 0
-                shared = begins, ends, carried.get(resource, 0)
-                budget = Budget(named, resource, amount, months, *shared, enforce=not notify_only)
-                made.append(budget)
+                old, carry_over = before.get(resource), carried.get(resource, 0)
+                budget = Budget(named, resource, amount, months, begins, ends, carry_over, enforce=not notify_only)
                 # (A changed budget begins anew: what was left before would be that of another amount.)
-                if old is None or budget != dataclasses.replace(old, starts=begins):
+                if old is None or budget != (old if months is None else dataclasses.replace(old, starts=begins)):
                     tables.write(connection, budget)
-                    changes.append(_change("set budget", old, budget))
-            return made, changes
+                    before_values = None if old is None else _values(old)
+                    changes.append(RecordedChange("set budget", named, resource, before_values, _values(budget)))
+            return changes
 
-        budgets: list[Budget] = self._change(context, "set_budget", named, work, resources=amounts, reason=reason)
-        return budgets
+        self._change(context, "set_budget", named, work, resources=amounts, reason=reason)
+        return self._read([named], amounts)
 
     def adjust(
         self, context: Context, hours: Mapping[str, int], project_id: str, *, reason: str | None = None
@@ -139,19 +140,19 @@ class Hours(Subject):
         named = validation.one_project(context, "adjust_budget", project_id, "a budget is that of a project")
         amounts = _amounts("A correction", hours, least=-MAX_HOURS)
 
-        def work(connection: Connection) -> tuple[None, list[RecordedChange]]:
+        def work(connection: Connection) -> list[RecordedChange]:
             now = clock.month_of(clock.read_second(connection))
-            changes = []
             for budget in self._required(connection, named, amounts):
                 if budget.period(now) is None:
                     raise exceptions.BudgetNotFound(named, budget.resource)
                 tables.adjust(connection, budget.key, now, amounts[budget.resource] * HOUR)
-                values = {"hours": amounts[budget.resource]}
-                changes.append(RecordedChange("adjust budget", named, budget.resource, None, values))
-            return None, changes
+            return [
+                RecordedChange("adjust budget", named, resource, None, {"hours": added})
+                for resource, added in sorted(amounts.items())
+            ]
 
         self._change(context, "adjust_budget", named, work, resources=amounts, reason=reason)
-        return [one for one in self._read([named], amounts) if one.use is not None]
+        return self._read([named], amounts)
 
     def delete_budget(
         self,
@@ -165,11 +166,10 @@ class Hours(Subject):
         named = validation.one_project(context, "delete_budget", project_id, "a budget is that of a project")
         names = None if resources is None else [validation.check_resource_name(one) for one in resources]
 
-        def work(connection: Connection) -> tuple[None, list[RecordedChange]]:
+        def work(connection: Connection) -> list[RecordedChange]:
             found = self._required(connection, named, names)
-            for budget in found:
-                tables.delete(connection, budget.key)
-            return None, [_change("delete budget", budget, None) for budget in found]
+            tables.delete(connection, named, [one.resource for one in found])
+            return [RecordedChange("delete budget", named, one.resource, _values(one), None) for one in found]
 
         self._change(context, "delete_budget", named, work, resources=names, reason=reason)
 
@@ -188,13 +188,12 @@ class Hours(Subject):
         if validation.is_admin(context):
             return
         parent_id = projects.parent_of(connection, project_id)
-        has_budget = False
-        if self._authority.may_set(context, project_id, parent_id) and parent_id is not None:
-            if resources is None:
-                resources = [one.resource for one in tables.read(connection, [project_id])]
-            bounded = {one.resource for one in tables.read(connection, [parent_id], resources)}
-            has_budget = bounded.issuperset(resources)
-        if not has_budget:
+        is_permitted = self._authority.may_set(context, project_id, parent_id) and parent_id is not None
+        own, bounded = (
+            {one.resource for one in tables.read(connection, [name or ""], resources)}
+            for name in (project_id, parent_id)
+        )
+        if not (is_permitted and bounded.issuperset(own if resources is None else resources)):
             needs = f"a context that the policy rule {policy.RULE} allows, and a budget of the parent project"
             raise exceptions.NotAuthorized(call, needs)
 
@@ -203,12 +202,12 @@ class Hours(Subject):
         context: Context,
         call: str,
         project_id: str,
-        work: Callable[[Connection], tuple[Any, Any]],
+        work: Callable[[Connection], Sequence[RecordedChange]],
         *,
         resources: Collection[str] | None,
         reason: str | None,
-    ) -> Any:
-        """Run ``work``, which returns a result and the changes that it has made, and record these.
+    ) -> None:
+        """Run ``work``, which returns the changes that it has made, and record these.
 
         The rows that they bound get other generations: no charge is granted by a budget that was replaced.
         """
@@ -216,13 +215,12 @@ class Hours(Subject):
         authorize = functools.partial(self._authorize, context, call, project_id, resources)
         self._database.read(authorize)  # (who may not make the change must not wait for others, nor make them wait)
 
-        def change(connection: Connection) -> tuple[Any, RecordedChanges | None]:
+        def change(connection: Connection) -> tuple[None, RecordedChanges | None]:
             projects.lock_and_add(connection, [project_id])
             authorize(connection)
-            result, changes = work(connection)
-            return result, change_log.record(connection, author, changes)
+            return None, change_log.record(connection, author, work(connection))
 
-        return self._history.change(self._database, change)
+        self._history.change(self._database, change)
 
     def show_budget(self, context: Context, project_id: str | None = None) -> list[BudgetRecord]:
         """The budgets of a project, and what is used of them. Raises NotAuthorized."""
@@ -244,31 +242,38 @@ class Hours(Subject):
         begins after this position; see types.Marker.
         """
         page = validation.check_page(limit, after, resource)
-        least = validation.integer(above or 0, 0, MAX_AMOUNT, "The percentage must be a whole number of at least 0")
-        resources = None if page.resource is None else [page.resource]
-        budgets = self._untimed.read(lambda connection: tables.read(connection, None, resources))
-        position = tuple(name for name in page.after or () if name is not None)
-        budgets = [one for one in budgets if not position or one.key[: len(position)] > position]
-        wanted = (
-            one
-            for some in chunks(budgets)
-            for one in self._records(some)
-            if above is None or (one.use is not None and _percent(one.use) >= least)
+        rule = "The percentage must be a whole number of at least 0"
+        least = None if above is None else validation.integer(above, 0, MAX_AMOUNT, rule)
+        return list(itertools.islice(self._all(least, page.after, page.resource), page.limit))
+
+    def _all(
+        self, above: int | None, after: Marker | None = None, resource: str | None = None
+    ) -> Iterator[BudgetRecord]:
+        """The rows of ``list_budgets``. Only a page of them is in memory."""
+        resources = None if resource is None else [resource]
+        rows = in_pages(
+            lambda last: self._read(None, resources, last or after, _ROWS_A_PAGE),
+            _ROWS_A_PAGE,
+            lambda one: one.budget.key[:2],
         )
-        return list(itertools.islice(wanted, page.limit))
+        return (one for one in rows if above is None or (one.use is not None and _percent(one.use) >= above))
 
-    def _read(self, project_ids: Sequence[str], resources: Collection[str] | None = None) -> list[BudgetRecord]:
-        return self._records(self._untimed.read(lambda connection: tables.read(connection, project_ids, resources)))
-
-    def _records(self, found: Sequence[Budget]) -> list[BudgetRecord]:
-        """What is used of these budgets."""
+    def _read(
+        self,
+        project_ids: Sequence[str] | None,
+        resources: Collection[str] | None = None,
+        after: Marker | None = None,
+        limit: int | None = None,
+    ) -> list[BudgetRecord]:
+        """Budgets, as ``tables.read`` selects them, and what is used of them."""
 
         def read(connection: Connection) -> list[BudgetRecord]:
-            periods = {one.budget: one for one in tables.periods(connection, found, self._ahead)[0]}
+            found = tables.read(connection, project_ids, resources, after, limit)
+            periods = {one.budget.key: one for one in tables.periods(connection, found, self._ahead)[0]}
             keys = [ResourceKey(name) for name in sorted({one.resource for one in found})]
-            rows = usages.read(connection, {one.project_id for one in found}, keys) if found else {}
+            rows = usages.read(connection, {one.project_id for one in found}, keys)
             at = clock.read_second(connection)
-            return [_record(one, periods.get(one), rows.get(one.key, Counters()), at) for one in found]
+            return [_record(one, periods.get(one.key), rows.get(one.key, Counters()), at) for one in found]
 
         return self._untimed.read(read)
 
@@ -278,21 +283,17 @@ class Hours(Subject):
 
         Each threshold is returned once in a period, on one host; once more after the budget was set again.
         """
-        notified = self._untimed.read(tables.notified)
         found = []
-        for budget, use, *_ in self.list_budgets(context, above=_NOTIFIED[0]):
+        for budget, use, *_ in self._all(_NOTIFIED[0]):
             if use is None or not use.spent:
                 continue
             level = max(one for one in _NOTIFIED if _percent(use) >= one)
+            period, last = clock.month_number(use.begins), (budget.notified_period, budget.notified_level)
+            claim = functools.partial(tables.claim_notified, budget=budget, period=period, level=level)
             # (A period that has ended, by the clock of another node, is not notified again.)
-            before, now = notified.get(budget.key, (0, 0)), (clock.month_number(use.begins), level)
-            claim = functools.partial(tables.claim_notified, key=budget.key, before=before, now=now)
-            if now > before and self._database.write(claim):
-                last = before[1] if before[0] == now[0] else 0
-                spent = round(use.spent, 1)
-                found.append(
-                    BudgetNotice(*budget.key[:2], use.hours or 0.0, spent, f"{use.begins:%Y-%m-%d}", last, level)
-                )
+            if (period, level) > last and self._database.write(claim):
+                before, since = last[1] if last[0] == period else 0, f"{use.begins:%Y-%m-%d}"
+                found.append(BudgetNotice(*budget.key[:2], use.hours, round(use.spent, 1), since, before, level))
         return found
 
     # --- the report ---
@@ -343,9 +344,6 @@ class Hours(Subject):
         return self._untimed.read(read)
 
 
-_ROWS_A_PAGE: Final = 500
-
-
 def _used(connection: Connection, keys: Sequence[UsageKey], months: Sequence[int]) -> list[MonthlyUsage]:
     used, at = meters.used_before(connection, keys), clock.read_second(connection)
     rows = usages.read(connection, {key.project_id for key in keys}, [ResourceKey(key.resource) for key in keys])
@@ -364,8 +362,8 @@ def _used(connection: Connection, keys: Sequence[UsageKey], months: Sequence[int
 def _record(budget: Budget, period: BudgetPeriod | None, counters: Counters, at: int) -> BudgetRecord:
     if period is None:
         return BudgetRecord(budget, None, clock.date_of(budget.starts), clock.date_of(budget.ends or 0), None)
-    use, now = period.use(counters, at), clock.time_of(at)
-    lasts_until = None if use.lasts is None or use.lasts > use.ends - now else now + use.lasts
+    use, seconds = period.use(counters, at), period.seconds_left(counters, at)
+    lasts_until = None if seconds is None or not counters.subtree else clock.time_of(at + seconds)
     return BudgetRecord(budget, use, use.begins, use.ends, lasts_until)
 
 
@@ -408,15 +406,8 @@ def _span(
     return None, starts, ends
 
 
-def _change(action: str, before: Budget | None, after: Budget | None) -> RecordedChange:
-    one = after or before
-    assert one is not None, "one of them is given"
-    return RecordedChange(action, one.project_id, one.resource, _values(before), _values(after))
-
-
-def _values(budget: Budget | None) -> dict[str, Any] | None:
-    if budget is None:
-        return None
+def _values(budget: Budget) -> dict[str, Any]:
+    """As the history has it."""
     return {
         "hours": budget.amount,
         "every": next((name for name, months in PERIODS.items() if months == budget.months), None),

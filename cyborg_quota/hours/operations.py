@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from collections.abc import Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,17 +37,9 @@ _NUMBER: Final[Schema] = {"type": "number"}
 # --- budgets ---
 
 
-def _hours(one: BudgetRecord) -> float:
-    return one.budget.amount if one.use is None else _rounded(one.use.hours)
-
-
 def _of_use(name: str) -> Any:
     """The value of a column: a number of hours of what is used, or None if no period is going on."""
-    return lambda one: None if one.use is None else _rounded(getattr(one.use, name))
-
-
-def _rounded(hours: float) -> float:
-    return round(hours, 4)
+    return lambda one: None if one.use is None else round(getattr(one.use, name), 4)
 
 
 _LASTS: Final = "When the hours are spent if what is held stays; null: in no time of this period, or nothing is held."
@@ -61,7 +52,11 @@ def _day(name: str) -> Column:
 _BUDGET: Final = (
     Column("project_id", value=attrgetter("budget.project_id"), schema=NAME),
     Column("resource", value=attrgetter("budget.resource"), schema=NAME),
-    Column("hours", value=_hours, schema=described(_NUMBER, "With what was carried from the period before.")),
+    Column(
+        "hours",
+        value=lambda one: one.budget.amount if one.use is None else round(one.use.hours, 4),
+        schema=described(_NUMBER, "With what was carried from the period before."),
+    ),
     Column("spent", formats.Optional, _of_use("spent"), described(nullable(_NUMBER), "null: no period is going on.")),
     Column("left", formats.Optional, _of_use("left"), described(nullable(_NUMBER), "Negative if more was spent.")),
     Column("held", formats.Optional, lambda one: one.use and one.use.held, nullable(COUNT)),
@@ -98,9 +93,17 @@ _DAY: Final[dict[str, Any]] = {
     "metavar": "DAY",
     "schema": {"type": "string", "format": "date", "pattern": "^[0-9]{4}-[0-9]{2}-01$"},
 }
+
+
+def _text_of_month(text: str) -> str:
+    """The text, which the client sends as it is, of a valid month."""
+    arguments.month(text)
+    return text
+
+
 _MONTH: Final[dict[str, Any]] = {
-    "type": arguments.month,
-    "load": arguments.month,
+    "type": _text_of_month,
+    "load": _text_of_month,
     "metavar": "MONTH",
     "schema": {"type": "string", "pattern": "^[0-9]{4}-(0[1-9]|1[0-2])$"},
 }
@@ -120,19 +123,9 @@ def _amounts(name: str, text: str, *, least: int = 0, **details: Any) -> Argumen
     )
 
 
-def _set(caller: Any, project_id: str, hours: Mapping[str, int], every: str | None, **given: Any) -> list[BudgetRecord]:
-    caller.engine.hours.set_budget(caller.context, hours, project_id, every=every or "month", **given)
-    return [one for one in caller.engine.hours.show_budget(caller.elevated, project_id) if one.budget.resource in hours]
-
-
 def _show(caller: Any, project_id: str, **page: Any) -> list[BudgetRecord]:
     found = caller.engine.hours.show_budget(caller.elevated, project_id)
     return paging.page(found, lambda one: (one.budget.resource, one.budget.resource), **page)
-
-
-def _delete(caller: Any, project_id: str, resource: str | None, reason: str | None) -> None:
-    resources = None if resource is None else [resource]
-    caller.engine.hours.delete_budget(caller.context, project_id, resources, reason=reason)
 
 
 # --- the report ---
@@ -145,15 +138,15 @@ def _month(row: MonthlyUsage) -> str:
 _USAGE: Final = (
     *columns("project_id", "resource", schema=NAME),
     Column("month", value=_month, schema=_MONTH["schema"]),
-    Column("hours", value=lambda row: _rounded(row.hours), schema=_NUMBER),
+    Column("hours", value=lambda row: round(row.hours, 4), schema=_NUMBER),
     Column("device_seconds", schema=INTEGER),
 )
 
 
 def _report(
     caller: Any,
-    start: datetime.date | None,
-    until: datetime.date | None,
+    start: str | None,
+    until: str | None,
     project_id: str | None,
     after: list[str] | None,
     *,
@@ -167,7 +160,7 @@ def _report(
     if tree and not caller.is_host and not caller.allows(policy.DESCENDANTS, project_id):
         raise exceptions.NotAuthorized("report_usage", f"the policy rule {policy.DESCENDANTS}")
     today = datetime.datetime.now(datetime.timezone.utc).date()
-    months = start or today, until or today
+    months = (today if one is None else arguments.month(one) for one in (start, until))
     found: list[MonthlyUsage] = caller.engine.hours.report(
         caller.elevated, *months, project_id, tree=tree, limit=limit, after=_position(after)
     )
@@ -200,7 +193,9 @@ OPERATIONS: Final = (
         """,
         "cyborg-quota budget set --hours gpu=1000 physics\n"
         "  cyborg-quota budget set --hours gpu=500 --from 2026-10-01 --until 2027-04-01 physics",
-        _set,
+        lambda caller, project_id, hours, every, **given: caller.engine.hours.set_budget(
+            caller.context, hours, project_id, every=every or "month", **given
+        ),
         (
             _amounts("--hours", "the hours of a resource in each period, as in gpu=1000", required=True),
             OneOf(
@@ -292,7 +287,9 @@ OPERATIONS: Final = (
     Operation(
         "Delete the budgets of a project, or that of one resource, with their corrections.",
         "cyborg-quota budget delete --resource gpu physics",
-        _delete,
+        lambda caller, project_id, resource, reason: caller.engine.hours.delete_budget(
+            caller.context, project_id, None if resource is None else [resource], reason=reason
+        ),
         (
             Argument("--resource", metavar="NAME", help="only the budget of this resource"),
             arguments.REASON,

@@ -3,51 +3,55 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, meters
+from cyborg_quota.db import clock, meters, paging
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import budget_adjustments, budgets
-from cyborg_quota.types import UsageKey, grouped
+from cyborg_quota.db.prepared import put
+from cyborg_quota.types import Marker, UsageKey, grouped
 from cyborg_quota.types.hours import HOUR, Budget, BudgetPeriod
 
 _budget = budgets.c
 _adjustment = budget_adjustments.c
 _KEY: Final = ("project_id", "resource")
-_VALUES: Final = ("amount", "months", "starts", "ends", "carry")
-_BUDGET: Final = sa.select(*(_budget[name] for name in (*_KEY, *_VALUES, "enforce")))
+_FIELDS: Final = tuple(field.name for field in dataclasses.fields(Budget))
+_BUDGET: Final = sa.select(*(_budget[name] for name in _FIELDS)).order_by(_budget.project_id, _budget.resource)
 
 
 def read(
-    connection: Connection, project_ids: Collection[str] | None, resources: Collection[str] | None = None
+    connection: Connection,
+    project_ids: Collection[str] | None,
+    resources: Collection[str] | None = None,
+    after: Marker | None = None,
+    limit: int | None = None,
 ) -> list[Budget]:
-    """The budgets of these projects (None: of all) and resources (None: of all), sorted."""
-    query = _BUDGET
+    """The budgets of these projects (None: of all) and resources (None: of all), as the database sorts the names.
+
+    ``after``: those after this position. ``limit``: at most so many.
+    """
+    query = _BUDGET.where(*paging.follows((_budget.project_id, _budget.resource), after)).limit(limit)
     for column, names in ((_budget.project_id, project_ids), (_budget.resource, resources)):
         if names is not None:
             query = query.where(column.in_(sorted(names)))
-    rows = connection.execute(query)
-    found = (Budget(**{**row, "enforce": bool(row["enforce"])}) for row in rows.mappings())
-    return sorted(found, key=lambda one: one.key)
+    return [Budget(**row) for row in connection.execute(query).mappings()]
 
 
 def write(connection: Connection, budget: Budget) -> None:
-    """Insert or change a budget. Its thresholds are notified again."""
-    values = {name: getattr(budget, name) for name in _VALUES} | {"enforce": int(budget.enforce)}
-    update = sa.update(budgets).where(*_is(_budget, budget.key))
-    update = update.values(notified_period=0, notified_level=0, updated_at=clock.utc_now())
-    if not connection.execute(update.values(**values)).rowcount:
-        names = {name: getattr(budget, name) for name in _KEY}
-        connection.execute(sa.insert(budgets).values(**names, **values, created_at=clock.utc_now()))
+    """Insert or change a budget. The transaction must be serialized with other changes of budgets."""
+    values = dataclasses.asdict(budget)
+    put(connection, budgets, {name: values.pop(name) for name in _KEY}, values)
 
 
-def delete(connection: Connection, key: UsageKey) -> None:
-    """Delete a budget, with its corrections."""
+def delete(connection: Connection, project_id: str, resources: Collection[str]) -> None:
+    """Delete budgets of a project, with their corrections."""
     for table in (budgets, budget_adjustments):
-        connection.execute(sa.delete(table).where(*_is(table.c, key)))
+        is_its = table.c.project_id == project_id, table.c.resource.in_(sorted(resources))
+        connection.execute(sa.delete(table).where(*is_its))
 
 
 def adjust(connection: Connection, key: UsageKey, month: int, device_seconds: int) -> None:
@@ -60,20 +64,11 @@ def adjust(connection: Connection, key: UsageKey, month: int, device_seconds: in
         connection.execute(sa.insert(budget_adjustments).values(values))
 
 
-def notified(connection: Connection) -> dict[UsageKey, tuple[int, int]]:
-    """The first month of a period, and the level (percent) that was notified last in it, of each budget.
-
-    (0, 0): none since the budget was set.
-    """
-    query = sa.select(_budget.project_id, _budget.resource, _budget.notified_period, _budget.notified_level)
-    return {UsageKey(*row[:2]): (row.notified_period, row.notified_level) for row in connection.execute(query)}
-
-
-def claim_notified(connection: Connection, key: UsageKey, before: tuple[int, int], now: tuple[int, int]) -> bool:
-    """Record ``now``, as ``notified`` returns it. False: another host changed it first, and sends the notice."""
-    is_row = (*_is(_budget, key), _budget.notified_period == before[0], _budget.notified_level == before[1])
-    update = sa.update(budgets).where(*is_row).values(notified_period=now[0], notified_level=now[1])
-    return connection.execute(update).rowcount == 1
+def claim_notified(connection: Connection, budget: Budget, period: int, level: int) -> bool:
+    """Record that this level is notified. False: another host changed it first, and sends the notice."""
+    last = _budget.notified_period == budget.notified_period, _budget.notified_level == budget.notified_level
+    update = sa.update(budgets).where(*_is(_budget, budget.key), *last)
+    return connection.execute(update.values(notified_period=period, notified_level=level)).rowcount == 1
 
 
 def _is(columns: Any, key: UsageKey) -> tuple[sa.ColumnElement[bool], ...]:

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, overrides, paging, path_state, pods, projects, reservations, usages
+from cyborg_quota.db import overrides, paging, path_state, pods, projects, reservations, usages
 from cyborg_quota.db.database import Connection
-from cyborg_quota.db.models import budget_adjustments, budgets, limit_defaults, project_limits
-from cyborg_quota.db.prepared import chunks, insert_many
+from cyborg_quota.db.models import budget_adjustments, budgets, limit_defaults, limit_overrides, project_limits
+from cyborg_quota.db.prepared import chunks, insert_many, put
 from cyborg_quota.tree import tables as tree
 from cyborg_quota.types import TOTAL, Counters, LimitRecord, Page, TotalLimit, UsageKey
 from cyborg_quota.types.limits import Holding
@@ -166,13 +166,10 @@ def set_limits(connection: Connection, limits: Mapping[UsageKey, int | None], kn
 
 
 def _set(connection: Connection, table: sa.Table, key: Mapping[str, str], limit: int | None) -> None:
-    is_key = sa.and_(*(table.c[name] == value for name, value in key.items()))
     if limit is None:
-        connection.execute(sa.delete(table).where(is_key))
-        return
-    update = sa.update(table).where(is_key).values(hard_limit=limit, updated_at=clock.utc_now())
-    if not connection.execute(update).rowcount:
-        connection.execute(sa.insert(table).values(**key, hard_limit=limit, created_at=clock.utc_now()))
+        connection.execute(sa.delete(table).where(*(table.c[name] == value for name, value in key.items())))
+    else:
+        put(connection, table, key, {"hard_limit": limit})
 
 
 def is_in_use(connection: Connection, project_id: str) -> bool:
@@ -193,9 +190,7 @@ def forget_project(connection: Connection, project_id: str) -> bool:
     tree.set_parents(connection, {}, {project_id: None})
     if usages.delete_zeros(connection, project_id) or is_in_use(connection, project_id):
         return False
-    connection.execute(sa.delete(project_limits).where(project_limits.c.project_id == project_id))
-    overrides.forget_project(connection, project_id)
-    for table in (budgets, budget_adjustments):
+    for table in (project_limits, limit_overrides, budgets, budget_adjustments):
         connection.execute(sa.delete(table).where(table.c.project_id == project_id))
     projects.delete(connection, project_id)
     return True

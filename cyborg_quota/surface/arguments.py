@@ -189,32 +189,16 @@ def moment(text: str) -> datetime.datetime:
     return found if found.utcoffset() is not None else found.replace(tzinfo=datetime.timezone.utc)
 
 
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
-
-
-def day(text: str) -> datetime.date:
-    """Parse ``2026-12-01``."""
+def _date(text: str, rest: str, what: str) -> datetime.date:
     try:
-        if _DAY.fullmatch(text):  # (Python 3.11 also parses other forms)
-            return datetime.date.fromisoformat(text)
+        return datetime.date.fromisoformat(text + rest)
     except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{abbreviated(text)}: write a day as in 2026-12-01")
+        raise argparse.ArgumentTypeError(f"{abbreviated(text)}: write {what}") from None
 
 
-class Month(datetime.date):
-    """A month: its first day, which is written as ``2026-12``."""
-
-    def isoformat(self) -> str:
-        return f"{self:%Y-%m}"
-
-
-def month(text: str) -> Month:
-    """Parse ``2026-12``."""
-    try:
-        return Month(*day(f"{text}-01").timetuple()[:3])
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{abbreviated(text)}: write a month as in 2026-12") from None
+day: Final = functools.partial(_date, rest="", what="a day as in 2026-12-01")
+month: Final = functools.partial(_date, rest="-01", what="a month as in 2026-12")
+"""Parses a month, as its first day."""
 
 
 CONSUMER_AND_GROUP: Final = (

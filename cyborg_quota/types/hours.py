@@ -26,7 +26,9 @@ class Budget:
     ``months``: the length of a period, of PERIODS; None: there is one period. ``starts``: the first month of the first
     period, as the number of months since January 2020; ``ends``: the first month after the last one; None: none.
     ``carry``: how many hours that were left in a period may be used in the next one, at most; hours that were carried
-    are not carried again. ``enforce`` False: nothing is refused, there are notices only.
+    are not carried again. ``enforce`` False: nothing is refused, there are notices only. ``notified_period``,
+    ``notified_level``: the first month of the period in which a threshold was notified last, and this threshold, in
+    percent; 0: none was since the budget was set.
     """
 
     project_id: str
@@ -37,6 +39,8 @@ class Budget:
     ends: int | None = None
     carry: int = 0
     enforce: bool = True
+    notified_period: int = dataclasses.field(default=0, compare=False)
+    notified_level: int = dataclasses.field(default=0, compare=False)
 
     @property
     def key(self) -> UsageKey:
@@ -90,13 +94,6 @@ class BudgetUse(NamedTuple):
     def left(self) -> float | None:
         """Negative if more was spent."""
         return None if self.spent is None else self.hours - self.spent
-
-    @property
-    def lasts(self) -> datetime.timedelta | None:
-        """How long the hours that are left last, if what is held is held on; None: nothing is held, or not known."""
-        if not self.held or self.left is None:
-            return None
-        return datetime.timedelta(hours=max(0.0, self.left) / self.held)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

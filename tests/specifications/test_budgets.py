@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections.abc import Callable
 from unittest import mock
 
+import fixtures as fx
+
 from cyborg_quota import exceptions
 from cyborg_quota.db import usages
-from tests import base, fixtures, held_clock
+from cyborg_quota.hours.api import BudgetRecord
+from tests import base, clouds, fixtures, held_clock
 from tests.base import ADMIN
 from tests.race import workers
 
@@ -204,6 +208,16 @@ class TestPeriods(BudgetTestCase):
         self.clock.now = datetime.datetime(2027, 2, 1)
         self.spend(1, 9)
 
+    def test_another_start_of_a_single_period(self) -> None:
+        """What was used since then counts."""
+        self.spend(1, 5)
+        until = datetime.date(2027, 2, 1)
+        for start, spent in ((datetime.date(2026, 12, 1), None), (datetime.date(2026, 11, 1), 5)):
+            self.hours.set_budget(ADMIN, {"gpu": 5}, "physics", start=start, until=until)
+            (record,) = self.hours.show_budget(ADMIN, "physics")
+            self.assertEqual(spent, record.use and record.use.spent)
+        self.assert_fits(0)
+
     def test_a_quarter_of_a_path_without_a_row(self) -> None:
         """The budget is older than the first reserve."""
         self.hours.set_budget(ADMIN, {"gpu": 8}, "physics", every="quarter")
@@ -246,6 +260,61 @@ class TestRules(BudgetTestCase):
         self.assertRaises(exceptions.NotAuthorized, self.hours.report, self.cms, BEGIN, BEGIN)
         self.hours.set_budget(ADMIN, {"gpu": 1}, "cms")
         self.assertEqual(["cms"], [one.budget.project_id for one in self.hours.show_budget(self.cms)])
+
+
+class TestList(BudgetTestCase):
+    """Sixteen budgets, whose names the database sorts byte by byte, in pages of six."""
+
+    NAMES = ("A", "Z", "a", "b c", "b-c", "cms", "\u00e9", "\U0001d11e")
+    ROWS = 6
+
+    def setUp(self) -> None:
+        super().setUp()
+        for number, name in enumerate(self.NAMES):
+            self.hours.set_budget(ADMIN, {"gpu": 10, "fpga": 10}, name)
+            self.hours.adjust(ADMIN, {"gpu": (0, 5, 9, 10)[number % 4]}, name)
+        self.whole = list(itertools.product(self.NAMES, ("fpga", "gpu")))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.hours.api._ROWS_A_PAGE", self.ROWS))
+
+    def keys(self, records: list[BudgetRecord]) -> list[tuple[str, str]]:
+        return [one.budget.key[:2] for one in records]
+
+    def assert_bounded(self, statements: clouds.Captured, pages: int) -> None:
+        """So many queries have read budgets, and none of them more than a page."""
+        reads = [one for one in clouds.queries(statements) if "FROM budgets" in one[0]]
+        self.assertEqual(pages, len(reads))
+        with self.sql.connect() as connection:
+            for read in reads:
+                self.assertLessEqual(clouds.rows_returned(connection, *read), self.ROWS)
+
+    def test_its_pages_are_the_whole(self) -> None:
+        spent = {(name, "gpu"): (0, 50, 90, 100)[number % 4] for number, name in enumerate(self.NAMES)}
+        for above in (None, 0, 80, 100):
+            expected = [key for key in self.whole if spent.get(key, 0) >= (above or 0)]
+            with clouds.captured() as statements:
+                self.assertEqual(expected, self.keys(self.hours.list_budgets(ADMIN, above=above)))
+            self.assert_bounded(statements, pages=3)
+            found: list[tuple[str, str]] = []
+            while page := self.hours.list_budgets(ADMIN, above=above, limit=2, after=found[-1] if found else None):
+                found += self.keys(page)
+            self.assertEqual(expected, found)
+
+    def test_a_page_of_one_resource_or_after_a_project(self) -> None:
+        for options, expected in (
+            ({"limit": 3}, self.whole[:3]),
+            ({"limit": 0}, []),
+            ({"resource": "gpu"}, self.whole[1::2]),
+            ({"resource": "gpu", "after": ("a", "gpu"), "limit": 2}, [("b c", "gpu"), ("b-c", "gpu")]),
+            ({"after": ("cms", None)}, self.whole[12:]),
+            ({"after": ("gone", "gpu")}, self.whole[12:]),
+        ):
+            self.assertEqual(expected, self.keys(self.hours.list_budgets(ADMIN, **options)), options)
+
+    def test_the_notices(self) -> None:
+        with clouds.captured() as statements:
+            found = [(one.project_id, one.now) for one in self.hours.notices(ADMIN)]
+        self.assertEqual([("a", 80), ("b c", 100), ("\u00e9", 80), ("\U0001d11e", 100)], found)
+        self.assert_bounded(statements, pages=3)
 
 
 class TestRaces(BudgetTestCase):

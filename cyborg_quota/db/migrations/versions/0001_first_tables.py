@@ -139,7 +139,7 @@ sa.Table(
     sa.Column("months", sa.SmallInteger),
     sa.Column("starts", sa.Integer, nullable=False),
     sa.Column("ends", sa.Integer),
-    sa.Column("enforce", sa.SmallInteger, nullable=False),
+    sa.Column("enforce", sa.Boolean, nullable=False),
     sa.Column("notified_level", sa.SmallInteger, nullable=False, server_default="0"),
     sa.Column("notified_period", sa.Integer, nullable=False, server_default="0"),
     sa.PrimaryKeyConstraint("project_id", "resource", name="pk_budgets"),
