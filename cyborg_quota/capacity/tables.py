@@ -409,10 +409,9 @@ def sums(connection: sa.Connection, names: Iterable[str] | None = None) -> dict[
     query = (
         sa.select(_row.resource, pod, sa.func.sum(_row.capacity), sa.func.sum(_row.capacity - _row.free))
         .select_from(inventories.join(resource_providers, _provider.id == _row.provider_id))
+        .where(*paging.among((_provider.pod, names)))
         .group_by(_row.resource, pod)
     )
-    if names is not None:
-        query = query.where(_provider.pod.in_(sorted(set(names))))
     return {
         ResourceKey(resource, name): ResourceUse(int(capacity), int(used))
         for resource, name, capacity, used in connection.execute(query)

@@ -63,7 +63,7 @@ def parse_rule(text: str) -> Rule:
             f"[cyborg] resource_rule {text!a} is not of the form `CLASS [TRAIT ...]: RESOURCE[=WEIGHT] ...`, as in "
             "`PGPU CUSTOM_GPU_A100: gpu.A100 su=12`."
         )
-    weights: dict[str, int] = {}
+    weights = []
     for charged in resources:
         resource, has_weight, weight = charged.partition("=")
         try:
@@ -72,8 +72,8 @@ def parse_rule(text: str) -> Rule:
             validation.integer(amount, 1, MAX_WEIGHT, f"The weight of {resource} must be from 1 to {MAX_WEIGHT}")
         except exceptions.InvalidRequest as error:
             raise exceptions.ConfigurationError(f"[cyborg] resource_rule {text!a}: {error}") from None
-        weights[resource] = max(amount, weights.get(resource, 0))
-    return Rule(classes[0], tuple(classes[1:]), weights)
+        weights.append((resource, amount))
+    return Rule(classes[0], tuple(classes[1:]), _heaviest(weights))
 
 
 MAX_WEIGHT: Final = 10**6
@@ -117,7 +117,7 @@ class ResourceMap:
             return {}  # Cyborg creates no ARQ for such a group
         chosen = resource_class if resource_class in classes else classes[0]
         traits = traits_of(group)
-        charged = _heaviest(rule for rule in self.rules if rule.matches(chosen, traits))
+        charged = _heaviest(one for rule in self.rules if rule.matches(chosen, traits) for one in rule.weights.items())
         if not charged:
             self._refuse(chosen, "no [cyborg] resource_rule matches it; add one, or set unmapped = ignore")
         uncounted = [resource for resource in charged if resource not in self._counted]
@@ -135,7 +135,8 @@ class ResourceMap:
         As for a device profile group that requires all ``traits`` of the provider. A * in a rule matches only the
         classes that Cyborg uses: FPGA, PGPU, VGPU and CUSTOM_*; other classes must be named.
         """
-        charged = _heaviest(rule for rule in self._rules_of(resource_class) if rule.matches(resource_class, traits))
+        matching = (rule for rule in self._rules_of(resource_class) if rule.matches(resource_class, traits))
+        charged = _heaviest(one for rule in matching for one in rule.weights.items())
         return {resource: weight for resource, weight in charged.items() if resource in self._counted}
 
     def may_count(self, resource_class: str) -> bool:
@@ -152,12 +153,11 @@ class ResourceMap:
             raise ClassNotCounted(resource_class, reason)
 
 
-def _heaviest(rules: Iterable[Rule]) -> dict[str, int]:
-    """What these rules charge together: of each resource the largest weight."""
+def _heaviest(charged: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Of each resource the largest weight."""
     weights: dict[str, int] = {}
-    for rule in rules:
-        for resource, weight in rule.weights.items():
-            weights[resource] = max(weight, weights.get(resource, 0))
+    for resource, weight in charged:
+        weights[resource] = max(weight, weights.get(resource, 0))
     return weights
 
 

@@ -244,10 +244,9 @@ def list_by_consumer(
 ) -> list[Reservation]:
     """The live reservations that have a consumer, by consumer and UUID, after this consumer and UUID."""
     consumer = dialects.of(connection).by_bytes(_row.consumer_id)
-    is_wanted = (_row.live == 1, _row.consumer_id.is_not(None), *paging.given((_row.project_id, project_id)))
+    selected = *paging.given((_row.project_id, project_id)), *paging.among((_row.consumer_id, consumers))
+    is_wanted = (_row.live == 1, _row.consumer_id.is_not(None), *selected)
     query = _RESERVATIONS.where(*is_wanted).order_by(consumer, _row.uuid)
-    if consumers is not None:
-        query = query.where(_row.consumer_id.in_(sorted(consumers)))
     if after is not None:
         query = query.where(sa.or_(consumer > after[0], sa.and_(consumer == after[0], _row.uuid > after[1])))
     return _reservations(connection, query.limit(limit))
@@ -261,8 +260,7 @@ def list_reservations(connection: sa.Connection, wanted: ReservationFilter) -> l
     conditions = paging.given(
         (_row.state, wanted.state), (_row.consumer_id, wanted.consumer), (_row.resource, wanted.resource)
     )
-    if wanted.uuids is not None:
-        conditions.append(_row.uuid.in_(sorted(wanted.uuids)))
+    conditions += paging.among((_row.uuid, wanted.uuids))
     if wanted.after is not None:
         after_id = connection.scalar(sa.select(_row.id).where(_row.uuid == wanted.after))
         if after_id is None:

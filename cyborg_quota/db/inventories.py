@@ -280,10 +280,7 @@ def read(
     ``page``: its marker is (name of the provider, resource). Raises MarkerNotFound.
     """
     query = paging.of_rows(connection, _RECORDS, _WITH_PROVIDER, (_provider.name, _row.resource), page)
-    if provider_ids is not None:
-        query = query.where(_row.provider_id.in_(sorted(provider_ids)))
-    if resources is not None:
-        query = query.where(_row.resource.in_(sorted(resources)))
+    query = query.where(*paging.among((_row.provider_id, provider_ids), (_row.resource, resources)))
     return {
         InventoryKey(row.provider_id, row.resource): InventoryRecord(
             provider=row.name,

@@ -31,7 +31,7 @@ from cyborg_quota.db import clock, dialects, paging
 from cyborg_quota.db.models import quota_usages, usage_months
 from cyborg_quota.db.prepared import ListStatement, any_of
 from cyborg_quota.db.projects import Edges
-from cyborg_quota.types import TOTAL, Counters, Row, UsageKey
+from cyborg_quota.types import TOTAL, Counters, Row, UsageKey, grouped
 
 _usage = quota_usages.c
 _month = usage_months.c
@@ -102,9 +102,8 @@ def usage_keys(
     They are sorted as the database sorts them.
     """
     order, position = (_usage.project_id, _usage.resource), None if after is None else after[:2]
-    query = sa.select(*order).where(_usage.pod == "", _usage.project_id != TOTAL, *paging.follows(order, position))
-    if project_ids is not None:
-        query = query.where(_usage.project_id.in_(project_ids))
+    selected = *paging.among((_usage.project_id, project_ids)), *paging.follows(order, position)
+    query = sa.select(*order).where(_usage.pod == "", _usage.project_id != TOTAL, *selected)
     return [UsageKey(*row) for row in connection.execute(query.order_by(*order).limit(limit))]
 
 
@@ -117,16 +116,14 @@ def used_before(connection: sa.Connection, keys: Collection[UsageKey]) -> Callab
 
     columns = _usage.project_id, _usage.resource, _usage.subtree, _usage.metered, _usage.month_ends
     rows = {UsageKey(*row[:2]): row for row in connection.execute(sa.select(*columns).where(*is_one(_usage)))}
-    closed: dict[UsageKey, dict[int, int]] = {}
-    for one in connection.execute(sa.select(usage_months).where(*is_one(_month))):
-        closed.setdefault(UsageKey(one.project_id, one.resource), {})[one.month] = one.device_seconds
+    months = connection.execute(sa.select(usage_months).where(*is_one(_month)))
+    closed = grouped(months, lambda one: UsageKey(one.project_id, one.resource))
 
     def used(key: UsageKey, month: int) -> int:
         row, boundary = rows.get(key), clock.second_of(month)
         if row is not None and row.month_ends <= boundary:
             return int(row.metered + row.subtree * boundary)
-        of_row = closed.get(key, {})
-        last = max((one for one in of_row if one < month), default=None)
-        return 0 if last is None else of_row[last]
+        before = [(one.month, one.device_seconds) for one in closed.get(key, ()) if one.month < month]
+        return int(max(before, default=(0, 0))[1])
 
     return used

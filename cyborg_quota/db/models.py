@@ -213,6 +213,8 @@ budgets = sa.Table(
 budget_adjustments = sa.Table(
     "budget_adjustments",
     metadata,
+    sa.Column("created_at", _moment()),
+    sa.Column("updated_at", _moment()),
     sa.Column("project_id", _name(), primary_key=True),
     sa.Column("resource", _name(), primary_key=True),
     sa.Column("month", sa.Integer, primary_key=True, autoincrement=False),

@@ -9,6 +9,7 @@ The first condition lets each database use the unique index.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
@@ -80,6 +81,11 @@ def require(
 def given(*wanted: tuple[sa.ColumnElement[Any], object]) -> list[sa.ColumnElement[bool]]:
     """The conditions that these columns have these values; without those whose value is None."""
     return [column == value for column, value in wanted if value is not None]
+
+
+def among(*wanted: tuple[sa.ColumnElement[Any], Iterable[Any] | None]) -> list[sa.ColumnElement[bool]]:
+    """The conditions that these columns have one of these values; without those whose values are None."""
+    return [column.in_(sorted(values)) for column, values in wanted if values is not None]
 
 
 def first_projects(

@@ -377,12 +377,8 @@ def keeping(
 ) -> dict[UsageKey, Counters]:
     """The counters of the rows that have a minimum or promise something. None: of all projects, of all resources."""
     is_keeping = sa.or_(_usage.minimum > 0, _usage.promised > 0)
-    given = [
-        column.in_(sorted(names))
-        for column, names in ((_usage.project_id, project_ids), (_usage.resource, resources))
-        if names is not None
-    ]
-    return _counters(connection, _COUNTERS.where(is_keeping, *given))
+    selected = paging.among((_usage.project_id, project_ids), (_usage.resource, resources))
+    return _counters(connection, _COUNTERS.where(is_keeping, *selected))
 
 
 def is_any_held(connection: sa.Connection, project_id: str) -> bool:
@@ -505,6 +501,5 @@ HOLDING: Final = (_usage.project_id, _IS_HELD)
 
 def held_query(project_ids: Sequence[str] | None, *, whole: bool = True) -> sa.Select[Any]:
     """The query for the rows of these projects (None: of all) that are not zero; not ``whole``: those of pods."""
-    query = sa.select(*_KEY, _usage.used, _usage.reserved)
-    query = query.where(_IS_HELD, COUNTS_WHOLE if whole else _usage.pod != "")
-    return query if project_ids is None else query.where(_usage.project_id.in_(project_ids))
+    selected = COUNTS_WHOLE if whole else _usage.pod != "", *paging.among((_usage.project_id, project_ids))
+    return sa.select(*_KEY, _usage.used, _usage.reserved).where(_IS_HELD, *selected)

@@ -346,14 +346,12 @@ class Hours(Subject):
 
 def _used(connection: Connection, keys: Sequence[UsageKey], months: Sequence[int]) -> list[MonthlyUsage]:
     used, at = meters.used_before(connection, keys), clock.read_second(connection)
+    now = clock.month_of(at)
     rows = usages.read(connection, {key.project_id for key in keys}, [ResourceKey(key.resource) for key in keys])
     found = []
     for key in keys:
-        for month in months:
-            if clock.second_of(month) > at:
-                break
-            is_over = clock.second_of(month + 1) <= at
-            end = used(key, month + 1) if is_over else rows.get(key, Counters()).used_until(at)
+        for month in range(months[0], min(months[-1], now) + 1):
+            end = used(key, month + 1) if month < now else rows.get(key, Counters()).used_until(at)
             if amount := end - used(key, month):
                 found.append(MonthlyUsage(*key[:2], clock.date_of(month).date(), amount))
     return found

@@ -6,7 +6,6 @@ The charge of the usage rows itself compares them (db/charges.py), as it compare
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection
 from typing import Final
 
@@ -18,24 +17,18 @@ from cyborg_quota.ledger.enforcers import Enforcer, Parts
 from cyborg_quota.types.hours import HOUR, BudgetPeriod
 
 
-@dataclasses.dataclass(frozen=True)
-class HoursSettings:
-    """``ahead``: for how many hours all that a project holds must be paid for when it reserves."""
-
-    ahead: int = 1
-
-
 class BudgetEnforcer(Enforcer):
     """Reads the budgets of the projects of a path."""
 
-    def __init__(self, parts: Parts, settings: HoursSettings | None) -> None:
+    def __init__(self, parts: Parts, hours_ahead: int | None) -> None:
+        """``hours_ahead``: for how long all that a project holds must be paid for when it reserves. None: one hour."""
         self.parts: Final = parts
-        self.ahead: Final = (settings or HoursSettings()).ahead * HOUR
+        self.ahead: Final = (hours_ahead or 1) * HOUR
 
     @staticmethod
-    def selection_of(conf: cfg.ConfigOpts) -> HoursSettings:
-        """The settings, from [budgets]."""
-        return HoursSettings(conf.budgets.hours_ahead)
+    def selection_of(conf: cfg.ConfigOpts) -> int:
+        """[budgets] hours_ahead."""
+        return int(conf.budgets.hours_ahead)
 
     def budgets(
         self, connection: Connection, project_ids: Collection[str], resources: Collection[str]

@@ -175,9 +175,9 @@ def _position(words: list[str] | None) -> tuple[str, str, datetime.date] | None:
         project_id, resource, month = words
         return project_id, resource, arguments.month(month)
     except (ValueError, argparse.ArgumentTypeError):
-        named = arguments.abbreviated(" ".join(words))
         raise exceptions.InvalidRequest(
-            f"The marker is the project, the resource and the month of a row, not {named}."
+            "The marker is the project, the resource and the month of a row, "
+            f"not {arguments.abbreviated(' '.join(words))}."
         ) from None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -34,10 +34,8 @@ def read(
 
     ``after``: those after this position. ``limit``: at most so many.
     """
-    query = _BUDGET.where(*paging.follows((_budget.project_id, _budget.resource), after)).limit(limit)
-    for column, names in ((_budget.project_id, project_ids), (_budget.resource, resources)):
-        if names is not None:
-            query = query.where(column.in_(sorted(names)))
+    selected = paging.among((_budget.project_id, project_ids), (_budget.resource, resources))
+    query = _BUDGET.where(*selected, *paging.follows((_budget.project_id, _budget.resource), after)).limit(limit)
     return [Budget(**row) for row in connection.execute(query).mappings()]
 
 
@@ -56,23 +54,16 @@ def delete(connection: Connection, project_id: str, resources: Collection[str]) 
 
 def adjust(connection: Connection, key: UsageKey, month: int, device_seconds: int) -> None:
     """Add a correction to those of this month. The transaction must be serialized with other changes of budgets."""
-    is_row = *_is(_adjustment, key), _adjustment.month == month
-    added = _adjustment.device_seconds + device_seconds
-    if not connection.execute(sa.update(budget_adjustments).where(*is_row).values(device_seconds=added)).rowcount:
-        names = {name: getattr(key, name) for name in _KEY}
-        values = {**names, "month": month, "device_seconds": device_seconds}
-        connection.execute(sa.insert(budget_adjustments).values(values))
+    before = dict(_corrections(connection, [key]).get(key, ())).get(month, 0)
+    row = {"project_id": key.project_id, "resource": key.resource, "month": month}
+    put(connection, budget_adjustments, row, {"device_seconds": before + device_seconds})
 
 
 def claim_notified(connection: Connection, budget: Budget, period: int, level: int) -> bool:
     """Record that this level is notified. False: another host changed it first, and sends the notice."""
-    last = _budget.notified_period == budget.notified_period, _budget.notified_level == budget.notified_level
-    update = sa.update(budgets).where(*_is(_budget, budget.key), *last)
-    return connection.execute(update.values(notified_period=period, notified_level=level)).rowcount == 1
-
-
-def _is(columns: Any, key: UsageKey) -> tuple[sa.ColumnElement[bool], ...]:
-    return columns.project_id == key.project_id, columns.resource == key.resource
+    is_same = [_budget[name] == getattr(budget, name) for name in (*_KEY, "notified_period", "notified_level")]
+    update = sa.update(budgets).where(*is_same).values(notified_period=period, notified_level=level)
+    return connection.execute(update).rowcount == 1
 
 
 def periods(connection: Connection, found: Sequence[Budget], ahead: int) -> tuple[list[BudgetPeriod], int | None]:

@@ -138,7 +138,11 @@ class HeadroomReader:
         counters_of = self._enforcers.counters_of
         counted = {key.resource for resource in resources for key in counters_of(resource, None)}
         bounds = self._limits.bounds(states, sorted(counted))
-        periods, at = self._budgets_now(states, counted) if budgets is None else budgets
+        if budgets is None:
+            budgets = (), 0
+            if any(state.budgets for state in states):
+                budgets = self._database.read(lambda one: self.read_budgets(one, states, counted))
+        periods, at = budgets
         by_project = grouped((one for one in periods if one.budget.enforce), lambda one: one.budget.project_id)
         return [
             limits._replace(constraints=[*limits.constraints, *enforcement.of_budgets(found, state.counters, at)])
@@ -147,20 +151,14 @@ class HeadroomReader:
             for state, limits in zip(states, bounds, strict=True)
         ]
 
-    def _budgets_now(self, states: Sequence[PathState], resources: Collection[str]) -> BudgetsAt:
-        def read(connection: Connection) -> BudgetsAt:
-            periods = self.read_budgets(connection, states, resources)
-            return periods, clock.read_second(connection) if periods else 0
-
-        return self._database.read(read) if any(state.budgets for state in states) else ((), 0)
-
     def read_budgets(
         self, connection: Connection, states: Sequence[PathState], resources: Collection[str]
-    ) -> Sequence[BudgetPeriod]:
-        """The budgets on the paths of ``states``."""
+    ) -> BudgetsAt:
+        """The budgets on the paths of ``states``, at the present second."""
         shared = {id(state.budgets): state.budgets for state in states}.values()  # states share their mappings
         project_ids = {key.project_id for keys in shared for key in keys}
-        return self._enforcers.budgets(connection, project_ids, resources)[0] if project_ids else ()
+        periods = self._enforcers.budgets(connection, project_ids, resources)[0] if project_ids else ()
+        return periods, clock.read_second(connection)
 
     def _state(self, project_id: str, pod: str | None = None) -> PathState:
         """``pod``: as in path_state.read."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from cyborg_quota.db import clock, history, path_state, schema
+from cyborg_quota.db import history, path_state, schema
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger.enforcers import Enforcers
@@ -42,8 +42,7 @@ def read(
         revision = schema.checked_revision(connection)
         metrics = LedgerMetrics([], [], capacity, ages, overdue, revision)
         shared, states = path_state.read_states(connection, project_ids)
-        budgets = headroom.read_budgets(connection, states, resources), clock.read_second(connection)
-        return metrics, shared, states, budgets
+        return metrics, shared, states, headroom.read_budgets(connection, states, resources)
 
     metrics, shared, states, budgets = untimed.read(work)
     projects, totals = headroom.metrics_of(states, resources, budgets), headroom.totals_of(shared)

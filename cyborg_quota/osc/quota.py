@@ -392,8 +392,7 @@ def _budget(violation: Mapping[str, Any]) -> BudgetUse | None:
     if (one := violation.get("budget")) is None:
         return None
     begins, ends = (arguments.moment(one[name]) for name in ("period_begins", "period_ends"))
-    figures = one["hours"], one["spent"], one["held"], one["hours_ahead"]
-    return BudgetUse(*figures, begins, ends, one["is_repeated"])
+    return BudgetUse(one["hours"], one["spent"], one["held"], one["hours_ahead"], begins, ends, one["is_repeated"])
 
 
 CheckQuota = generate(

@@ -148,6 +148,8 @@ sa.Table(
 sa.Table(
     "budget_adjustments",
     _metadata,
+    sa.Column("created_at", column_types.moment()),
+    sa.Column("updated_at", column_types.moment()),
     sa.Column("project_id", column_types.name(), nullable=False),
     sa.Column("resource", column_types.name(), nullable=False),
     sa.Column("month", sa.Integer, nullable=False, autoincrement=False),
