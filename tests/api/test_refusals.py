@@ -11,7 +11,7 @@ import jsonschema
 from cyborg_quota import Inventory, exceptions
 from cyborg_quota.api import schemas
 from cyborg_quota.limits import changes, projects
-from cyborg_quota.types import MAX_AMOUNT, TOTAL
+from cyborg_quota.types import MAX_AMOUNT, MAX_COUNTED, TOTAL
 from tests import base
 from tests.api import server
 from tests.api.test_application import READER, ApplicationTestCase
@@ -82,6 +82,15 @@ class TestCheckAgreesWithReserve(RefusalTestCase):
         self.assertEqual([("gpu", "counter", MAX_AMOUNT, 1)], found)
         self.assertRaises(exceptions.UsageOverflow, self.quotas.reserve, base.Context("elsewhere"), {"gpu": MAX_AMOUNT})
         self.assertEqual([], self.violations({"gpu": MAX_AMOUNT - 1}, "elsewhere", server.ADMIN))
+
+    def test_the_width_of_the_meter(self) -> None:
+        """It is shown as a limit, also of the project itself: no limit that was set has this value."""
+        self.engine.limits.set_limits(base.ADMIN, {"gpu": -1}, "elsewhere")
+        self.execute(f"UPDATE quota_usages SET subtree = {MAX_COUNTED - 5} WHERE project_id = 'elsewhere'")
+        self.assertEqual([("gpu", "subtree", MAX_COUNTED, 1)], self.violations({"gpu": 6}, "elsewhere", server.ADMIN))
+        detail = self.ask("/v2/quotas/elsewhere/detail", server.ADMIN).json["quota"]["gpu"]
+        bound = {"project_id": "elsewhere", "scope": "subtree", "limit": MAX_COUNTED}
+        self.assertEqual((-1, 5, bound), (detail["limit"], detail["fits"], detail["bound_by"]))
 
     def test_limits_that_are_not_set(self) -> None:
         """A resource without a limit hides neither the violations of others nor the project's own usage."""

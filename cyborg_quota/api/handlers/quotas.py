@@ -182,7 +182,10 @@ def limit_of(record: UsageRecord) -> int | None:
 
 def _detail(record: UsageRecord, *, is_stored: bool) -> Json:
     usage, headroom, override = record.usage, record.headroom or Headroom(0), record.override
-    is_own = headroom.bound_by == record.project_id and headroom.scope in ("project", "subtree")
+    # (The width of the meter of the project is not its limit.)
+    is_own = headroom.scope in ("project", "subtree") and (
+        (headroom.bound_by, headroom.limit) == (record.project_id, limit_of(record))
+    )
     bound: Any = None
     if headroom.scope is not None and not (is_own and headroom.pod == record.pod):
         bound = {"project_id": headroom.bound_by, "scope": headroom.scope, "limit": headroom.limit}
