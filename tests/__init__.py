@@ -10,12 +10,16 @@ import pathlib
 import re
 import sys
 import unittest
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 # oslotest reads these. Without them, the logs of all libraries go to the terminal, from DEBUG on.
 os.environ.setdefault("OS_LOG_CAPTURE", "1")
 os.environ.setdefault("OS_DEBUG", "1")
+
+# A warning about this project's own code is an error. (Those about libraries are theirs to mend.)
+warnings.filterwarnings("error", module=r"(cyborg_quota|tests|benchmarks)(\.|$)")
 
 # Rarer collections of young objects, which take a tenth of the tests' processor time with Python's thresholds. Old
 # objects are collected as often as by default: each engine that is garbage still has a thread.
