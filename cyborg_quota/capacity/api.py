@@ -98,8 +98,8 @@ class Capacity(Subject):
             parent_id = None if provider.parent is None else self._find(connection, provider.parent).id
             if parent_id is not None and not resource_providers.lock(connection, parent_id):
                 raise exceptions.ProviderNotFound(str(provider.parent))
-            found = resource_providers.find(connection, [provider.uuid, provider.name])
-            if any(stored.provider.uuid != provider.uuid for stored in found.values()):
+            existing = resource_providers.find(connection, [provider.uuid, provider.name])
+            if any(stored.provider.uuid != provider.uuid for stored in existing.values()):
                 raise exceptions.ProviderExists(provider.name)
             resource_providers.insert(connection, provider, parent_id)
             added = self._find(connection, provider.uuid).provider
@@ -354,8 +354,8 @@ class Capacity(Subject):
         wanted = set(validation.check_names("resource", resources))
 
         def work(connection: Connection) -> str | None:
-            found = resource_providers.find(connection, checked)
-            for stored in (found[name] for name in checked if name in found):
+            providers = resource_providers.find(connection, checked)
+            for stored in (providers[name] for name in checked if name in providers):
                 records = inventory_rows.read(connection, [stored.id], wanted).values()
                 if {record.resource for record in records if record.total > 0} == wanted:
                     return stored.provider.uuid
@@ -381,11 +381,11 @@ class Capacity(Subject):
         name = validation.optional_name("provider", provider)
         which = {"after": validation.optional_name("marker", after)}
         which["resource"] = validation.optional_name("resource", resource)
-        most = validation.row_limit(limit)
+        maximum = validation.row_limit(limit)
 
         def work(connection: Connection) -> list[Allocation]:
             provider_id = None if name is None else self._find(connection, name).id
-            return history.list_allocations(connection, provider_id, limit=most, **which)
+            return history.list_allocations(connection, provider_id, limit=maximum, **which)
 
         return self._untimed.read_synced(work)
 
@@ -429,7 +429,7 @@ class Capacity(Subject):
                 *((None, notice) for notice in tables.read_notices(connection)),
             ]
         )
-        found = []
+        notices = []
         for inventory_id, last in stored:
             now = level(last.used, last.capacity, self._thresholds, 0 if inventory_id is None else least)
             if inventory_id is None:
@@ -437,8 +437,8 @@ class Capacity(Subject):
             else:
                 claim = functools.partial(inventory_rows.claim_notified_level, inventory_id=inventory_id)
             if now != last.before and self._database.write(functools.partial(claim, before=last.before, now=now)):
-                found.append(dataclasses.replace(last, now=now))
-        return found
+                notices.append(dataclasses.replace(last, now=now))
+        return notices
 
     @admin_call
     def audit(self, context: Context) -> list[CapacityDrift]:
@@ -465,7 +465,9 @@ class Capacity(Subject):
             self._database.sync_with_cluster(connection)
             change_log.serialize(connection)
             result, made = work(connection)
-            return result, change_log.record(connection, author, [one for one in made if one.before != one.after])
+            return result, change_log.record(
+                connection, author, [change for change in made if change.before != change.after]
+            )
 
         result, recorded = self._database.write(transaction)
         self._history.announce(recorded)

@@ -77,8 +77,8 @@ class CapacityEnforcer(Enforcer):
             provider_id, name = stored.id, stored.provider.name
         where = (provider_id, rooms.pod)
         if rooms.bundle is not None:
-            found = tables.count_bundles(connection, rooms.bundle, *where) if rooms.is_open else {}
-            rooms.narrow_bundles(found)
+            bundles = tables.count_bundles(connection, rooms.bundle, *where) if rooms.is_open else {}
+            rooms.narrow_bundles(bundles)
         else:
             free = tables.read_free(connection, rooms.resources, *where) if rooms.is_open else {}
             rooms.narrow_fits(name, free)
@@ -93,10 +93,10 @@ class CapacityEnforcer(Enforcer):
         be refused. Raises ProviderNotFound.
         """
         named = [item for item in _named(pending) if not item.provider_ids]
-        found = self._cache.provider_ids(_names(named))
-        locations = None if found is None else self._cache.locations(_keys(named, found))
-        if found is not None and locations is not None:
-            _choose_named(named, found, locations)
+        ids = self._cache.provider_ids(_names(named))
+        locations = None if ids is None else self._cache.locations(_keys(named, ids))
+        if ids is not None and locations is not None:
+            _choose_named(named, ids, locations)
         elif named:
             self._database.read(lambda connection: self.place_named(connection, named))
         if anywhere := _anywhere(pending):
@@ -104,15 +104,15 @@ class CapacityEnforcer(Enforcer):
 
     def place_named(self, connection: Connection, named: Sequence[PendingClaim]) -> None:
         """Read the providers and the inventories that claims name. Raises ProviderNotFound."""
-        found = self._ids_of(connection, named)
-        locations = inventories.locations_of(connection, _keys(named, found))
-        self._cache.remember(found, locations)
-        _choose_named(named, found, locations)
+        ids = self._ids_of(connection, named)
+        locations = inventories.locations_of(connection, _keys(named, ids))
+        self._cache.remember(ids, locations)
+        _choose_named(named, ids, locations)
 
     def _ids_of(self, connection: Connection, named: Iterable[PendingClaim]) -> dict[str, int]:
         """The ids of the providers that these claims name. Raises ProviderNotFound."""
-        found = find_providers(self._database, connection, _names(named))
-        return {name: stored.id for name, stored in found.items()}
+        providers = find_providers(self._database, connection, _names(named))
+        return {name: stored.id for name, stored in providers.items()}
 
     def choose_providers(
         self,
@@ -176,13 +176,13 @@ class CapacityEnforcer(Enforcer):
                 share.pool_id in tried or share.pod in avoided or not _fits(taken.left(share.pool), amounts)
             ):
                 return
-            found = tables.find_candidates(
+            candidates = tables.find_candidates(
                 connection, amounts, self._selection.order, limit, pod, avoided=avoided, share=share
             )
             heap: list[tuple[int, float, Candidate]] = []
-            for one in found:
-                if one.provider_id not in tried:
-                    self._push(heap, taken.left(one), one, amounts)
+            for candidate in candidates:
+                if candidate.provider_id not in tried:
+                    self._push(heap, taken.left(candidate), candidate, amounts)
             while waiting and heap and taken.full_pods(waiting[-1]) == avoided:
                 _, _, chosen = heapq.heappop(heap)
                 if not _fits(taken.left(chosen), amounts):  # another provider has taken from the pool
@@ -196,16 +196,20 @@ class CapacityEnforcer(Enforcer):
                 taken.add(item)
                 self._push(heap, taken.left(chosen), chosen, amounts)
             if waiting and not heap:  # claims of other amounts use up those that were read, or no more exist
-                if len(found) < limit:
+                if len(candidates) < limit:
                     return
                 limit *= 2
 
     def _push(
-        self, heap: list[tuple[int, float, Candidate]], left: Candidate, one: Candidate, amounts: Mapping[str, int]
+        self,
+        heap: list[tuple[int, float, Candidate]],
+        left: Candidate,
+        candidate: Candidate,
+        amounts: Mapping[str, int],
     ) -> None:
         """Add a candidate if what is left there still fits the amounts."""
         if _fits(left, amounts):
-            heapq.heappush(heap, (self._selection.rank(left, amounts), random.random(), one))
+            heapq.heappush(heap, (self._selection.rank(left, amounts), random.random(), candidate))
 
     # --- In the transaction ---
 
@@ -307,13 +311,13 @@ class CapacityEnforcer(Enforcer):
 
     def _violations(self, connection: Connection, named: Sequence[PendingClaim]) -> list[CapacityOver]:
         """The reasons why claims with a named provider do not fit; each once."""
-        found = self._ids_of(connection, named)
-        amounts = [(item.named[one[0]], *one) for item in named for one in item.claim.deltas.items()]
+        ids = self._ids_of(connection, named)
+        amounts = [(item.named[delta[0]], *delta) for item in named for delta in item.claim.deltas.items()]
         totals: Counter[InventoryKey] = Counter()
         for name, resource, amount in amounts:
-            totals[InventoryKey(found[name], resource)] += amount
-        wanted = [(name, InventoryKey(found[name], resource), amount) for name, resource, amount in amounts]
-        return _find_overs(connection, [(*one, totals[one[1]]) for one in wanted], is_limited=named[0].is_limited)
+            totals[InventoryKey(ids[name], resource)] += amount
+        wanted = [(name, InventoryKey(ids[name], resource), amount) for name, resource, amount in amounts]
+        return _find_overs(connection, [(*claim, totals[claim[1]]) for claim in wanted], is_limited=named[0].is_limited)
 
     def explain_resize(self, request: ResizeRequest, rows: Sequence[Row]) -> None:
         """Raise OverCapacity if an amount does not fit."""
@@ -350,7 +354,9 @@ class CapacityEnforcer(Enforcer):
         providers = {row.resource: row.provider_id for row in held}
         if None in providers.values() if provider == ANY else providers != item.provider_ids:
             text = (
-                provider if isinstance(provider, str) else ", ".join(f"{one}={name}" for one, name in provider.items())
+                provider
+                if isinstance(provider, str)
+                else ", ".join(f"{resource}={name}" for resource, name in provider.items())
             )
             raise conflict(item.claim, held, provider=text)
 
@@ -370,19 +376,19 @@ class ProviderCache:
     def provider_ids(self, names: Collection[str]) -> dict[str, int] | None:
         """The ids of the providers with these names or UUIDs; None unless all of them are cached."""
         oldest = time.monotonic() - _MAX_CACHED_SECONDS
-        found = {}
+        ids = {}
         for name in names:
             entry = self._providers.get(name)
             if entry is None or entry[1] < oldest:
                 return None
-            found[name] = entry[0]
-        return found
+            ids[name] = entry[0]
+        return ids
 
     def locations(self, keys: Collection[InventoryKey]) -> dict[InventoryKey, InventoryLocation] | None:
         """These inventories; None unless all of them are cached."""
-        found = {key: self._inventories.get(key) for key in keys}
-        known = {key: location for key, location in found.items() if location is not None}
-        return known if len(known) == len(found) else None
+        cached = {key: self._inventories.get(key) for key in keys}
+        known = {key: location for key, location in cached.items() if location is not None}
+        return known if len(known) == len(cached) else None
 
     def remember(self, providers: Mapping[str, int], inventories: Mapping[InventoryKey, InventoryLocation]) -> None:
         """Store what was just read."""
@@ -433,12 +439,12 @@ class Taken:
 
 def find_providers(database: Database, connection: Connection, names: set[str]) -> dict[str, StoredProvider]:
     """The providers with these UUIDs or names. Raises ProviderNotFound, after a synced read."""
-    found = resource_providers.find(connection, names)
-    if found.keys() != names and database.sync_with_cluster(connection):
-        found = resource_providers.find(connection, names)
-    for name in sorted(names - found.keys()):
+    providers = resource_providers.find(connection, names)
+    if providers.keys() != names and database.sync_with_cluster(connection):
+        providers = resource_providers.find(connection, names)
+    for name in sorted(names - providers.keys()):
         raise exceptions.ProviderNotFound(name)
-    return found
+    return providers
 
 
 def _named(pending: Iterable[PendingClaim]) -> list[PendingClaim]:
@@ -457,18 +463,18 @@ def _anywhere(pending: Iterable[PendingClaim]) -> list[PendingClaim]:
     return [item for item in waiting if item.claim.pod is None]
 
 
-def _keys(named: Iterable[PendingClaim], found: Mapping[str, int]) -> list[InventoryKey]:
-    """The inventories of claims that name a provider. ``found``: the ids of the providers."""
-    return [InventoryKey(found[name], resource) for item in named for resource, name in item.named.items()]
+def _keys(named: Iterable[PendingClaim], ids: Mapping[str, int]) -> list[InventoryKey]:
+    """The inventories of claims that name a provider. ``ids``: those of the providers."""
+    return [InventoryKey(ids[name], resource) for item in named for resource, name in item.named.items()]
 
 
 def _choose_named(
-    named: Iterable[PendingClaim], found: Mapping[str, int], locations: Mapping[InventoryKey, InventoryLocation]
+    named: Iterable[PendingClaim], ids: Mapping[str, int], locations: Mapping[InventoryKey, InventoryLocation]
 ) -> None:
     """Choose the inventories of claims that name a provider; a claim of which one does not exist stays incomplete."""
     for item in named:
-        existing = {key: locations[key] for key in _keys([item], found) if key in locations}
-        item.choose({resource: found[name] for resource, name in item.named.items()}, existing)
+        existing = {key: locations[key] for key in _keys([item], ids) if key in locations}
+        item.choose({resource: ids[name] for resource, name in item.named.items()}, existing)
 
 
 def _fits(left: Candidate, amounts: Mapping[str, int]) -> bool:

@@ -112,15 +112,15 @@ def _set_inventories(
 
 
 def _list_inventories(caller: Any, after: list[str] | None, **given: Any) -> list[InventoryRecord]:
-    found: list[InventoryRecord] = caller.engine.capacity.list_inventories(
+    records: list[InventoryRecord] = caller.engine.capacity.list_inventories(
         caller.elevated, after=paging.position(after, None), **given
     )
-    return found
+    return records
 
 
 def _remove_inventory(caller: Any, provider: str, resource: str, reason: str | None) -> None:
     capacity = caller.engine.capacity
-    if resource not in {one.resource for one in capacity.list_inventories(caller.elevated, provider)}:
+    if resource not in {record.resource for record in capacity.list_inventories(caller.elevated, provider)}:
         raise exceptions.NotFound(f"Provider {provider} has no inventory of {resource}. Nothing was changed.")
     capacity.remove_inventory(caller.elevated, provider, resource, reason=reason)
 
@@ -138,7 +138,7 @@ REPORT: Final = Operation(
     """,
     "cyborg-quota capacity show",
     lambda caller, **page: paging.page(
-        caller.engine.capacity.report(caller.elevated), lambda one: (one.resource,), ("resource",), **page
+        caller.engine.capacity.report(caller.elevated), lambda report: (report.resource,), ("resource",), **page
     ),
     paging.BY_RESOURCE,
     columns=_REPORT_COLUMNS,
@@ -309,7 +309,7 @@ OPERATIONS: Final = (
             policy.CAPACITY,
             "capacity",
             "Inventory",
-            lambda one: paging.in_one_word((one.provider, one.resource)),
+            lambda record: paging.in_one_word((record.provider, record.resource)),
             errors=(404,),
         ),
     ),
@@ -342,7 +342,7 @@ OPERATIONS: Final = (
             policy.ALL_RESERVATIONS,
             "allocations",
             "Allocation",
-            lambda one: str(one.reservation),
+            lambda allocation: str(allocation.reservation),
             errors=(404,),
         ),
     ),

@@ -29,7 +29,7 @@ def read(
     """
     records = list(untimed.read(inventories.read).values())
     if has_inventory:
-        records = [one for one in records if one.resource in resources]
+        records = [record for record in records if record.resource in resources]
         resources = ()
         if not records:
             return []
@@ -37,10 +37,13 @@ def read(
     names = sorted({record.resource for record in records}.union(resources))
     promised = limits.limits(states, names)
     counters = {key: state.counters.get(key, _EMPTY) for state in states[:1] for key in promised}
-    held = {key: one.subtree if limits.bounds_subtree else one.used + one.reserved for key, one in counters.items()}
-    totals = {one.resource: one for one in untimed.read(limit_tables.read_totals)}
+    usage = {
+        key: counter.subtree if limits.bounds_subtree else counter.used + counter.reserved
+        for key, counter in counters.items()
+    }
+    totals = {total.resource: total for total in untimed.read(limit_tables.read_totals)}
     reports = [
-        _report(name, [one for one in records if one.resource == name], promised, held, totals.get(name))
+        _report(name, [record for record in records if record.resource == name], promised, usage, totals.get(name))
         for name in names
     ]
     return [report for report in reports if report.providers or report.promised > 0]
@@ -61,7 +64,7 @@ def _report(
     resource: str,
     records: Iterable[InventoryRecord],
     limits: Mapping[UsageKey, int],
-    held: Mapping[UsageKey, int],
+    usage: Mapping[UsageKey, int],
     total: TotalLimit | None,
 ) -> ResourceReport:
     records = list(records)
@@ -78,7 +81,7 @@ def _report(
         free=sum(free),
         largest_free=max(free, default=0),
         promised=_promised(own.values(), total),
-        not_served=tuple(_not_served(resource, own, held, sum(free), total)),
+        not_served=tuple(_not_served(resource, own, usage, sum(free), total)),
     )
 
 
@@ -91,16 +94,16 @@ def _promised(limits: Collection[int], total: TotalLimit | None) -> int:
 
 
 def _not_served(
-    resource: str, limits: Mapping[UsageKey, int], held: Mapping[UsageKey, int], free: int, total: TotalLimit | None
+    resource: str, limits: Mapping[UsageKey, int], usage: Mapping[UsageKey, int], free: int, total: TotalLimit | None
 ) -> list[NotServed]:
     """The projects with a limit whose remaining amount is not free. An unlimited project was promised no number.
 
     What remains below a total limit is the most that remains to any project.
     """
-    most = None if total is None or total.limit == UNLIMITED else max(total.limit - total.held, 0)
-    found = []
+    maximum = None if total is None or total.limit == UNLIMITED else max(total.limit - total.held, 0)
+    not_served = []
     for key, limit in limits.items():
-        remaining = limit - held[key] if most is None else min(limit - held[key], most)
+        remaining = limit - usage[key] if maximum is None else min(limit - usage[key], maximum)
         if limit != UNLIMITED and remaining > free:
-            found.append(NotServed(resource, key[0], limit, held[key], remaining, remaining - free))
-    return sorted(found, key=lambda one: (-one.missing, one.project_id))
+            not_served.append(NotServed(resource, key[0], limit, usage[key], remaining, remaining - free))
+    return sorted(not_served, key=lambda row: (-row.missing, row.project_id))

@@ -174,11 +174,11 @@ def _statement(
         query = dialect.with_indexes(query, table, *indexes)
     if size == 1:
         return Statement(query)
-    found = query.subquery("found")
+    candidates = query.subquery("found")
     names = [sa.bindparam(f"b_resource_{index}", type_=_row.resource.type) for index in range(size)]
-    of_found = sa.and_(_row.provider_id == found.c.provider_id, _row.resource.in_(names))
-    inventory = found.c.provider_id, found.c.pod, _row.resource, _row.id, _row.free
-    return Statement(sa.select(*inventory).select_from(found.join(inventories, of_found)))
+    of_candidates = sa.and_(_row.provider_id == candidates.c.provider_id, _row.resource.in_(names))
+    inventory = candidates.c.provider_id, candidates.c.pod, _row.resource, _row.id, _row.free
+    return Statement(sa.select(*inventory).select_from(candidates.join(inventories, of_candidates)))
 
 
 def amount_arguments(amounts: Mapping[str, int]) -> dict[str, Any]:
@@ -214,29 +214,29 @@ def find_candidates(
     def read(bounds: Mapping[str, int]) -> dict[int, Candidate]:
         how = {"in_pod": pod is not None, "is_equal": bool(bounds), "lacking": 0 if share is None else len(share.free)}
         statement = _statement(dialects.of(connection), len(amounts), order, avoided=len(avoided), **how)
-        found: dict[int, Candidate] = {}
+        candidates: dict[int, Candidate] = {}
         for row in statement(connection, {**parameters, **bounds}):
-            one = found.setdefault(row.provider_id, Candidate(row.provider_id, {}, {}, row.pod))
-            one.inventory_ids[row.resource], one.free[row.resource] = row.id, row.free
-        return found
+            candidate = candidates.setdefault(row.provider_id, Candidate(row.provider_id, {}, {}, row.pod))
+            candidate.inventory_ids[row.resource], candidate.free[row.resource] = row.id, row.free
+        return candidates
 
-    found = read({})
-    free = {one.free[_largest_first(amounts)[0]] for one in found.values()}
-    if order != "provider" and len(found) == limit and len(free) == 1:
-        found = {**read({"b_free": free.pop(), "b_start": random.randrange(_STARTS)}), **found}
-    chosen = list(found.values())[:limit]
+    candidates = read({})
+    free = {candidate.free[_largest_first(amounts)[0]] for candidate in candidates.values()}
+    if order != "provider" and len(candidates) == limit and len(free) == 1:
+        candidates = {**read({"b_free": free.pop(), "b_start": random.randrange(_STARTS)}), **candidates}
+    chosen = list(candidates.values())[:limit]
     if share is None:
         return chosen
     return [
         Candidate(
-            one.provider_id,
-            one.inventory_ids | share.inventory_ids,
-            one.free | share.free,
-            one.pod,
+            candidate.provider_id,
+            candidate.inventory_ids | share.inventory_ids,
+            candidate.free | share.free,
+            candidate.pod,
             share.pool_id,
             share.free.keys(),
         )
-        for one in chosen
+        for candidate in chosen
     ]
 
 
@@ -333,10 +333,10 @@ def read_free(
     conditions = [_row.resource.in_(sorted(resources)), _row.free > 0, which, *paging.given((_provider.pod, pod))]
     source = inventories.join(resource_providers, _provider.id == _row.provider_id)
     query = sa.select(*columns, _COUNT).select_from(source).where(*conditions).group_by(*columns)
-    found: dict[str, dict[str | None, list[FreeInventories]]] = {resource: {} for resource in resources}
+    free: dict[str, dict[str | None, list[FreeInventories]]] = {resource: {} for resource in resources}
     for resource, in_pod, *values in connection.execute(query):
-        found[resource].setdefault(in_pod, []).append(FreeInventories(*values))
-    return found
+        free[resource].setdefault(in_pod, []).append(FreeInventories(*values))
+    return free
 
 
 def count_bundles(
@@ -346,7 +346,7 @@ def count_bundles(
 
     Those that fit at a provider and the pool that serves it are counted in the order in which ANY chooses them.
     """
-    found = _count_own(connection, bundle, provider_id, pod)
+    counts = _count_own(connection, bundle, provider_id, pod)
     left: dict[InventoryKey, int] = {}
     for share in find_shares(connection, bundle, pod) if provider_id is None else ():
         keys = {InventoryKey(share.pool_id, resource): bundle[resource] for resource in share.free}
@@ -355,8 +355,8 @@ def count_bundles(
         if rest := share.rest(bundle):
             number = min(number, sum(_count_own(connection, rest, None, pod, share).values()))
         left.update({key: left[key] - number * amount for key, amount in keys.items()})
-        found[share.pod] = found.get(share.pod, 0) + number
-    return found
+        counts[share.pod] = counts.get(share.pod, 0) + number
+    return counts
 
 
 def _count_own(

@@ -120,22 +120,22 @@ class CapacityImporter:
                 claims.add(_allocations(self._capacity, self._context))
             wanted = read()
             self._check(wanted)
-            matched = [(one, stored.find(one)) for one in wanted]
+            matched = [(entry, stored.find(entry)) for entry in wanted]
             _check_matches(matched)
             self._check_parents(wanted, stored)
-            self._capacity.require_pods(self._context, {one.pod for one in wanted if one.pod is not None})
-            if any(self._elsewhere(one, provider, claims) for one, provider in matched if one.used is not None):
+            self._capacity.require_pods(self._context, {entry.pod for entry in wanted if entry.pod is not None})
+            if any(self._elsewhere(entry, provider, claims) for entry, provider in matched if entry.used is not None):
                 self._settle()
                 claims.add(_allocations(self._capacity, self._context))
             _warn_about_known(matched)
             _warn_about_hosts(matched, stored)
             changes: list[Change] = []
             overtaken: list[tuple[str]] = []
-            for one, provider in matched:
+            for entry, provider in matched:
                 try:
-                    changes += self._apply(one, provider, stored, claims, dry_run=dry_run)
+                    changes += self._apply(entry, provider, stored, claims, dry_run=dry_run)
                 except (exceptions.ProviderConflict, exceptions.ProviderExists):
-                    overtaken.append((one.name,))
+                    overtaken.append((entry.name,))
                 progress(1)
             _warn(
                 "Another writer has changed %d providers since this import began, %s for example. They keep that "
@@ -145,31 +145,31 @@ class CapacityImporter:
             return changes
 
     def _check(self, wanted: Sequence[WantedProvider]) -> None:
-        used = {resource for one in wanted for resource in one.inventories}
+        used = {resource for entry in wanted for resource in entry.inventories}
         if used - self._resources:
             raise exceptions.UnknownResource(used - self._resources, self._resources)
         names: set[str] = set()
-        for one in wanted:
-            if one.is_needed:
-                validation.provider_name(one.name)
-            for key in {one.name, None if one.uuid is None else one.uuid.lower()} - {None}:
+        for entry in wanted:
+            if entry.is_needed:
+                validation.provider_name(entry.name)
+            for key in {entry.name, None if entry.uuid is None else entry.uuid.lower()} - {None}:
                 if key in names:
                     raise exceptions.InvalidRequest(f"The source has two providers {key!a}.")
                 names.add(str(key))
-            for resource, inventory in one.inventories.items():
+            for resource, inventory in entry.inventories.items():
                 units.check_inventory(resource, inventory)
 
     @staticmethod
     def _check_parents(wanted: Sequence[WantedProvider], stored: _Stored) -> None:
         known = stored.keys
-        for one in wanted:
-            if one.parent is not None and one.parent not in known:
-                raise exceptions.ProviderNotFound(one.parent)
-            known |= {one.name} if one.uuid is None else {one.name, one.uuid}
+        for entry in wanted:
+            if entry.parent is not None and entry.parent not in known:
+                raise exceptions.ProviderNotFound(entry.parent)
+            known |= {entry.name} if entry.uuid is None else {entry.name, entry.uuid}
 
     def _apply(
         self,
-        one: WantedProvider,
+        entry: WantedProvider,
         provider: Provider | None,
         stored: _Stored,
         claims: _Claims,
@@ -178,28 +178,28 @@ class CapacityImporter:
     ) -> list[Change]:
         changes = []
         if provider is None:
-            if not one.is_needed:
+            if not entry.is_needed:
                 return []
-            changes.append(Change(ADD, one.name, None, None, one.name))
+            changes.append(Change(ADD, entry.name, None, None, entry.name))
             if not dry_run:
                 self._capacity.add_provider(
                     self._context,
-                    one.name,
-                    uuid=one.uuid,
-                    parent=None if one.parent is None else stored.names.get(one.parent, one.parent),
-                    pod=one.pod,
-                    can_host=one.can_host is not False,
+                    entry.name,
+                    uuid=entry.uuid,
+                    parent=None if entry.parent is None else stored.names.get(entry.parent, entry.parent),
+                    pod=entry.pod,
+                    can_host=entry.can_host is not False,
                     reason=self._reason,
                 )
-        name = one.name if provider is None else provider.name
+        name = entry.name if provider is None else provider.name
         records = stored.records.get(name, {})
-        gone = dict.fromkeys(sorted(records.keys() & (one.covers - one.inventories.keys())), _GONE)
+        gone = dict.fromkeys(sorted(records.keys() & (entry.covers - entry.inventories.keys())), _GONE)
         differing = {
             resource: inventory
-            for resource, inventory in {**one.inventories, **gone}.items()
+            for resource, inventory in {**entry.inventories, **gone}.items()
             if not _is_equal(records.get(resource), inventory)
         }
-        elsewhere = self._differing_use(one, provider, records, claims)
+        elsewhere = self._differing_use(entry, provider, records, claims)
         if (differing or elsewhere) and not dry_run:
             # In one transaction, so that no claim takes what is in use elsewhere.
             self._capacity.set_inventories(
@@ -217,17 +217,17 @@ class CapacityImporter:
 
     def _differing_use(
         self,
-        one: WantedProvider,
+        entry: WantedProvider,
         provider: Provider | None,
         records: Mapping[str, InventoryRecord],
         claims: _Claims,
     ) -> dict[str, tuple[int, int]]:
         """What is used elsewhere before and after the import, by resource, where that differs."""
-        if one.used is None:
+        if entry.used is None:
             return {}
-        elsewhere = self._elsewhere(one, provider, claims)
-        present = {resource: record.used_elsewhere for resource, record in records.items() if resource in one.covers}
-        amounts = {resource: elsewhere.get(resource, 0) for resource in (*present, *one.inventories)}
+        elsewhere = self._elsewhere(entry, provider, claims)
+        present = {resource: record.used_elsewhere for resource, record in records.items() if resource in entry.covers}
+        amounts = {resource: elsewhere.get(resource, 0) for resource in (*present, *entry.inventories)}
         return {
             resource: (present.get(resource, 0), amount)
             for resource, amount in amounts.items()
@@ -235,25 +235,25 @@ class CapacityImporter:
         }
 
     @staticmethod
-    def _elsewhere(one: WantedProvider, provider: Provider | None, claims: _Claims) -> dict[str, int]:
+    def _elsewhere(entry: WantedProvider, provider: Provider | None, claims: _Claims) -> dict[str, int]:
         """What the source reports as used beyond the reservations here, by resource; without zeros."""
-        if one.used is None:
+        if entry.used is None:
             return {}
-        held = claims.held(one.name if provider is None else provider.name)
-        beyond = {resource: Counter(amounts) - held[resource] for resource, amounts in one.used().items()}
+        usage = claims.held(entry.name if provider is None else provider.name)
+        beyond = {resource: Counter(amounts) - usage[resource] for resource, amounts in entry.used().items()}
         return {resource: amounts.total() for resource, amounts in beyond.items() if amounts}
 
 
 def _check_matches(matched: Iterable[tuple[WantedProvider, Provider | None]]) -> None:
     """Refuse two entries for one stored provider: each import would overwrite one entry with the other."""
     entries: dict[str, WantedProvider] = {}
-    for one, provider in matched:
+    for entry, provider in matched:
         if provider is None:
             continue
-        other = entries.setdefault(provider.uuid, one)
-        if other is not one:
+        other = entries.setdefault(provider.uuid, entry)
+        if other is not entry:
             raise exceptions.InvalidRequest(
-                f"The source's providers {other.name!a} and {one.name!a} are both the stored provider "
+                f"The source's providers {other.name!a} and {entry.name!a} are both the stored provider "
                 f"{provider.name!a} (UUID {provider.uuid}): one has its UUID, and the other one its name. Rename one "
                 "in the source, or remove the stored provider if it has no claims."
             )
@@ -264,19 +264,19 @@ def _warn_about_known(matched: Iterable[tuple[WantedProvider, Provider | None]])
 
     That ANY chooses it may have been set by hand; and one that has claims cannot be moved to another pod.
     """
-    known = [(one, provider) for one, provider in matched if provider is not None]
+    known = [(entry, provider) for entry, provider in matched if provider is not None]
     _warn(
         "The source names another pod for %d known providers, which the import does not change. Run for each of "
         "them: cyborg-quota provider set %s --pod %s",
-        [(provider.name, one.pod) for one, provider in known if one.pod not in (None, provider.pod)],
+        [(provider.name, entry.pod) for entry, provider in known if entry.pod not in (None, provider.pod)],
     )
     _warn(
         "%d known providers are shared pools in the source and not here, or the other way round, which the import "
         "does not change. Run for each of them: cyborg-quota provider set %s %s",
         [
-            (provider.name, "--no-shared" if one.can_host else "--shared")
-            for one, provider in known
-            if one.can_host not in (None, provider.can_host)
+            (provider.name, "--no-shared" if entry.can_host else "--shared")
+            for entry, provider in known
+            if entry.can_host not in (None, provider.can_host)
         ],
     )
 
@@ -293,12 +293,12 @@ def _warn_about_hosts(matched: Sequence[tuple[WantedProvider, Provider | None]],
     by_label: defaultdict[str, list[str]] = defaultdict(list)
     for name in others:
         by_label[_label(name)].append(name)
-    new = [one for one, provider in matched if provider is None and one.is_needed and one.inventories]
+    new = [entry for entry, provider in matched if provider is None and entry.is_needed and entry.inventories]
     twice = [
-        (one.name, name)
-        for one in new
-        for name in by_label[_label(one.name)]
-        if one.name.startswith(f"{name}.") or name.startswith(f"{one.name}.")
+        (entry.name, name)
+        for entry in new
+        for name in by_label[_label(entry.name)]
+        if entry.name.startswith(f"{name}.") or name.startswith(f"{entry.name}.")
     ]
     _warn(
         "%d new providers may be hosts that are already stored under another name, for example %s and %s. If so, "
@@ -330,22 +330,26 @@ class _Stored:
 
     def hosts(self) -> set[str]:
         """The names of the providers without a parent that have an inventory with a total above 0."""
-        with_something = {name for name, records in self.records.items() if any(one.total for one in records.values())}
+        with_something = {
+            name for name, records in self.records.items() if any(record.total for record in records.values())
+        }
         return {name for name in with_something if self._by_name[name].parent is None}
 
-    def find(self, one: WantedProvider) -> Provider | None:
+    def find(self, entry: WantedProvider) -> Provider | None:
         """The stored provider with the same UUID, else with the same name; a name may be its UUID.
 
         Raises InvalidRequest if the entry has a UUID, and its name is the UUID of another stored provider.
         """
-        by_uuid = None if one.uuid is None else self._by_uuid.get(one.uuid.lower())
-        named = self._by_uuid.get(one.name.lower())
-        if one.uuid is not None and named is not None and named is not by_uuid:
-            raise exceptions.InvalidRequest(f"The name {one.name!a} is the UUID of the stored provider {named.name!a}.")
-        found = by_uuid or named or self._by_name.get(one.name)
-        if found is not None:
-            self.names[one.name] = found.name
-        return found
+        by_uuid = None if entry.uuid is None else self._by_uuid.get(entry.uuid.lower())
+        named = self._by_uuid.get(entry.name.lower())
+        if entry.uuid is not None and named is not None and named is not by_uuid:
+            raise exceptions.InvalidRequest(
+                f"The name {entry.name!a} is the UUID of the stored provider {named.name!a}."
+            )
+        provider = by_uuid or named or self._by_name.get(entry.name)
+        if provider is not None:
+            self.names[entry.name] = provider.name
+        return provider
 
 
 class _Claims:
@@ -358,19 +362,19 @@ class _Claims:
     def add(self, allocations: Iterable[Allocation]) -> None:
         """Add the claims of one moment, sorted by provider. A consumer that had one at any moment counts as known."""
         for provider, rows in itertools.groupby(allocations, key=operator.attrgetter("provider")):
-            held: defaultdict[str, Counter[str]] = defaultdict(Counter)
-            for one in rows:
-                for holder in {one.consumer, one.group} - {None}:
-                    held[one.resource][str(holder)] += one.used
-            self._places.setdefault(provider, []).append(self._spool.put(held))
+            usage: defaultdict[str, Counter[str]] = defaultdict(Counter)
+            for allocation in rows:
+                for holder in {allocation.consumer, allocation.group} - {None}:
+                    usage[allocation.resource][str(holder)] += allocation.used
+            self._places.setdefault(provider, []).append(self._spool.put(usage))
 
     def held(self, provider: str) -> defaultdict[str, Counter[str]]:
         """The largest amount that each consumer had there at any of the moments."""
-        most: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        maximum: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for place in self._places.get(provider, ()):
             for resource, amounts in self._spool.get(place).items():
-                most[resource] |= Counter(amounts)
-        return most
+                maximum[resource] |= Counter(amounts)
+        return maximum
 
 
 def _allocations(capacity: Capacity, context: Context) -> Iterator[Allocation]:
@@ -378,7 +382,7 @@ def _allocations(capacity: Capacity, context: Context) -> Iterator[Allocation]:
     return in_pages(
         lambda marker: capacity.list_allocations(context, limit=PAGE_ROWS, after=marker),
         PAGE_ROWS,
-        lambda one: one.reservation,
+        lambda allocation: allocation.reservation,
     )
 
 

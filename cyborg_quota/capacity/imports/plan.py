@@ -38,40 +38,44 @@ def wanted_providers(
     """
     by_uuid: dict[str, SourceProvider] = {}
     offsets: dict[str, int] = {}
-    for one in providers:
-        if one.used:
-            offsets[one.uuid] = spool.put(_used(one, resource_map))
-        by_uuid[one.uuid] = dataclasses.replace(one, used={}) if one.used else one
-    parents = {one.uuid: one.parent if one.parent in by_uuid else None for one in by_uuid.values()}
+    for provider in providers:
+        if provider.used:
+            offsets[provider.uuid] = spool.put(_used(provider, resource_map))
+        by_uuid[provider.uuid] = dataclasses.replace(provider, used={}) if provider.used else provider
+    parents = {provider.uuid: provider.parent if provider.parent in by_uuid else None for provider in by_uuid.values()}
     inventories: defaultdict[str, defaultdict[str, list[Inventory]]] = defaultdict(lambda: defaultdict(list))
     used: defaultdict[str, list[int]] = defaultdict(list)
-    for one in by_uuid.values():
-        target = one.uuid if nested else sources.path(one.uuid, parents)[-1]
-        for resource, inventory in _counted(one, resource_map):
+    for provider in by_uuid.values():
+        target = provider.uuid if nested else sources.path(provider.uuid, parents)[-1]
+        for resource, inventory in _counted(provider, resource_map):
             inventories[target][resource].append(inventory)
-        if one.uuid in offsets:
-            used[target].append(offsets[one.uuid])
+        if provider.uuid in offsets:
+            used[target].append(offsets[provider.uuid])
     needed = {above for uuid in inventories for above in sources.path(uuid, parents)}
-    names = {one.uuid: one.name for one in by_uuid.values()}
+    names = {provider.uuid: provider.name for provider in by_uuid.values()}
     return [
         WantedProvider(
-            name=one.name,
-            uuid=one.uuid if one.is_uuid_known else None,
-            parent=names.get(one.parent or ""),
-            can_host=None if one.is_shared is None else not one.is_shared,
-            inventories={resource: total_of(found) for resource, found in sorted(inventories[one.uuid].items())},
+            name=provider.name,
+            uuid=provider.uuid if provider.is_uuid_known else None,
+            parent=names.get(provider.parent or ""),
+            can_host=None if provider.is_shared is None else not provider.is_shared,
+            inventories={
+                resource: total_of(counted) for resource, counted in sorted(inventories[provider.uuid].items())
+            },
             covers=resource_map.resources,
-            used=None if one.used is None else functools.partial(_read_used, spool, used[one.uuid]),
-            is_needed=one.uuid in needed,
+            used=None if provider.used is None else functools.partial(_read_used, spool, used[provider.uuid]),
+            is_needed=provider.uuid in needed,
         )
-        for one in sorted(by_uuid.values(), key=lambda one: (len(sources.path(one.uuid, parents)), one.name))
+        for provider in sorted(
+            by_uuid.values(), key=lambda provider: (len(sources.path(provider.uuid, parents)), provider.name)
+        )
     ]
 
 
-def _counted(one: SourceProvider, resource_map: ResourceMap) -> Iterator[tuple[str, Inventory]]:
+def _counted(provider: SourceProvider, resource_map: ResourceMap) -> Iterator[tuple[str, Inventory]]:
     """The inventories of a provider, each as the resources as which it is counted."""
-    for resource_class, inventory in one.inventories.items():
-        for resource, weight in resource_map.amounts_of(resource_class, one.traits).items():
+    for resource_class, inventory in provider.inventories.items():
+        for resource, weight in resource_map.amounts_of(resource_class, provider.traits).items():
             yield resource, _weighted(inventory, weight)
 
 
@@ -87,12 +91,12 @@ def _weighted(inventory: Inventory, weight: int) -> Inventory:
     )
 
 
-def _used(one: SourceProvider, resource_map: ResourceMap) -> dict[str, Counter[str]]:
+def _used(provider: SourceProvider, resource_map: ResourceMap) -> dict[str, Counter[str]]:
     """What consumers use at a provider of the source, by resource and consumer."""
     used: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for consumer, amounts in (one.used or {}).items():
+    for consumer, amounts in (provider.used or {}).items():
         for resource_class, amount in amounts.items():
-            for resource, weight in resource_map.amounts_of(resource_class, one.traits).items():
+            for resource, weight in resource_map.amounts_of(resource_class, provider.traits).items():
                 used[resource][consumer] += amount * weight
     return used
 
@@ -110,10 +114,10 @@ def use_by_resource(providers: Iterable[SourceProvider], resource_map: ResourceM
     """What all providers together have and use. A resource without an inventory is not listed."""
     capacity: Counter[str] = Counter()
     used: Counter[str] = Counter()
-    for one in providers:
-        for resource, inventory in _counted(one, resource_map):
+    for provider in providers:
+        for resource, inventory in _counted(provider, resource_map):
             capacity[resource] += units.capacity_of(inventory)
-        used.update({resource: amounts.total() for resource, amounts in _used(one, resource_map).items()})
+        used.update({resource: amounts.total() for resource, amounts in _used(provider, resource_map).items()})
     return {resource: ResourceUse(amount, used[resource]) for resource, amount in capacity.items()}
 
 
@@ -124,15 +128,18 @@ def total_of(inventories: Sequence[Inventory]) -> Inventory:
     because the allocation ratios differ or each capacity was rounded down, its total is the sum of the capacities.
     """
     first = inventories[0]
-    total, reserved = sum(one.total for one in inventories), sum(one.reserved for one in inventories)
+    total, reserved = (
+        sum(inventory.total for inventory in inventories),
+        sum(inventory.reserved for inventory in inventories),
+    )
     ratio = first.allocation_ratio
-    capacity = sum(units.capacity_of(one) for one in inventories)
-    has_one_ratio = all(one.allocation_ratio == ratio for one in inventories)
+    capacity = sum(units.capacity_of(inventory) for inventory in inventories)
+    has_one_ratio = all(inventory.allocation_ratio == ratio for inventory in inventories)
     if not has_one_ratio or units.capacity_of(Inventory(total, reserved, allocation_ratio=ratio)) != capacity:
         total, reserved, ratio = capacity, 0, decimal.Decimal(1)
-    min_unit = min(one.min_unit for one in inventories)
-    max_unit = max(sum(min(units.max_unit_of(one), one.total) for one in inventories), min_unit)
-    steps = {one.step_size for one in inventories}
+    min_unit = min(inventory.min_unit for inventory in inventories)
+    max_unit = max(sum(min(units.max_unit_of(inventory), inventory.total) for inventory in inventories), min_unit)
+    steps = {inventory.step_size for inventory in inventories}
     return Inventory(
         total=total,
         reserved=reserved,
@@ -183,8 +190,8 @@ def run(
     resource_map = ResourceMap.from_conf(conf)
 
     def read() -> Sequence[WantedProvider]:
-        found = sources.read_placement(api, resource_map, progress) if from_placement else sources.read_cyborg(api)
-        return wanted_providers(found, resource_map, spool, nested=nested)
+        providers = sources.read_placement(api, resource_map, progress) if from_placement else sources.read_cyborg(api)
+        return wanted_providers(providers, resource_map, spool, nested=nested)
 
     def settle() -> None:
         # Nova allocates in Placement before the conductor claims. A bind that was running must not be counted twice.

@@ -67,7 +67,9 @@ _ERRORS: Final = (ksa.ClientException, sdk.SDKException, ValueError, OSError)
 def _hide_content(record: logging.LogRecord) -> bool:
     """A logging filter. openstacksdk logs that clouds.yaml is invalid with an error that quotes it, also passwords."""
     if isinstance(record.args, tuple):
-        record.args = tuple(type(one).__name__ if isinstance(one, Exception) else one for one in record.args)
+        record.args = tuple(
+            type(argument).__name__ if isinstance(argument, Exception) else argument for argument in record.args
+        )
     return True
 
 
@@ -154,16 +156,16 @@ class ServiceApi:
             options["region_name"] = region
         logging.getLogger("openstack.config").addFilter(_hide_content)
         try:
-            found = config.OpenStackConfig().get_one(cloud, **options)
-            session = found.get_session()
+            cloud_region = config.OpenStackConfig().get_one(cloud, **options)
+            session = cloud_region.get_session()
         except _ERRORS as error:
             raise SourceUnavailable(_message(service, settings, error)) from None
         return cls.from_session(
             session,
             service,
-            region_name=found.get_region_name(service),
-            interface=found.get_interface(service),
-            endpoint_override=found.get_endpoint(service),
+            region_name=cloud_region.get_region_name(service),
+            interface=cloud_region.get_interface(service),
+            endpoint_override=cloud_region.get_endpoint(service),
             settings=settings,
         )
 
@@ -238,21 +240,21 @@ def read_placement(
     gone: set[str] = set()
     for row in sorted(listed, key=lambda row: len(path(row["uuid"], parents))):
         try:
-            one = _placement_provider(api, row, resource_map)
+            provider = _placement_provider(api, row, resource_map)
         except SourceNotFound:
             gone.add(row["uuid"])
         else:
-            if gone.isdisjoint(path(one.uuid, parents)):
-                yield one
+            if gone.isdisjoint(path(provider.uuid, parents)):
+                yield provider
         progress(1)
 
 
 def path(uuid: str, parents: Mapping[str, str | None]) -> list[str]:
     """The provider and those that contain it, the outermost last. ``parents``: by uuid."""
-    found = [uuid]
-    while (parent := parents.get(found[-1])) is not None and parent not in found:
-        found.append(parent)
-    return found
+    uuids = [uuid]
+    while (parent := parents.get(uuids[-1])) is not None and parent not in uuids:
+        uuids.append(parent)
+    return uuids
 
 
 def _placement_provider(api: ServiceApi, row: Any, resource_map: ResourceMap) -> SourceProvider:
@@ -322,7 +324,7 @@ def host_of(name: str, hosts: Iterable[str]) -> str | None:
 
 
 def _cyborg_provider(row: Mapping[str, Any], host: str | None, *, is_reserved: bool) -> SourceProvider:
-    attributes = [pair for one in json.loads(row["attributes_list"] or "[]") for pair in one.items()]
+    attributes = [pair for attribute in json.loads(row["attributes_list"] or "[]") for pair in attribute.items()]
     resource_class = next((value for key, value in attributes if key == _CLASS), None)
     total = int(row["num_accelerators"])
     inventory = Inventory(total, reserved=total if is_reserved else 0)
