@@ -130,7 +130,10 @@ class Pods(Subject):
         """
         validation.admin_only(context, "list_pods")
         page = validation.row_limit(limit), validation.optional_name("marker", after)
-        return [one.pod for one in self._database.read_synced(lambda connection: tables.list_pods(connection, *page))]
+        return [
+            candidate.pod
+            for candidate in self._database.read_synced(lambda connection: tables.list_pods(connection, *page))
+        ]
 
     def show(self, context: Context, name: str) -> Pod:
         """One pod. Raises PodNotFound."""
@@ -228,8 +231,8 @@ class Pods(Subject):
         # (The version is read only where a pod was full before: it would make the usual selection slower.)
         key, version = BindingKey.of(project_id, {}), bool(self._passing)
         find = functools.partial(tables.find_current, key=key, specs=wanted.affinity, with_version=version)
-        found = self._database.read_synced(find, lambda connection: find(connection, is_single=True) or None)
-        current = pod_claims.in_zone(found, self._selection.zone(wanted.zone))
+        rows = self._database.read_synced(find, lambda connection: find(connection, is_single=True) or None)
+        current = pod_claims.in_zone(rows, self._selection.zone(wanted.zone))
         binding = self._present(current, wanted) if current else None
         if binding is None:
             binding = self._bind(project_id, lambda connection: self._rebind(connection, project_id, wanted))
@@ -240,10 +243,10 @@ class Pods(Subject):
     def _present(self, current: Sequence[StoredBinding], request: PodRequest) -> Binding | None:
         """The binding whose pod serves the request; or else, if no other pod passes the filters, the one that stays."""
         request = dataclasses.replace(request, affinity=current[0].binding.resource_affinity)
-        reasons = [pod_claims.reason_to_move(one, request) for one in current]
+        reasons = [pod_claims.reason_to_move(row, request) for row in current]
         if None in reasons:
             return current[reasons.index(None)].binding
-        if self._passing_ids(current[0].version, request) - {one.pod_id for one in current}:
+        if self._passing_ids(current[0].version, request) - {row.pod_id for row in current}:
             return None
         return current[reasons.index("full") if "full" in reasons else 0].binding
 
@@ -255,7 +258,7 @@ class Pods(Subject):
             version, candidates = self._database.read_synced(
                 lambda connection: (tables.read_version(connection), tables.list_pods(connection))
             )
-            ids = frozenset(one.id for one in candidates if self._selection.passes(one, request))
+            ids = frozenset(candidate.id for candidate in candidates if self._selection.passes(candidate, request))
             if len(self._passing) >= _MAX_PASSING:
                 self._passing.clear()
             self._passing[version, request.key] = ids
@@ -283,10 +286,10 @@ class Pods(Subject):
         # for each other.
         if not pod_claims.change_bindings(connection, changes, self._selection):
             raise ConcurrentChange
-        found = tables.find_current(connection, BindingKey.of(project_id, tags))
-        for one in pod_claims.in_zone(found, self._selection.zone(request.zone)):
-            if pod in (None, one.binding.pod):
-                return one.binding
+        rows = tables.find_current(connection, BindingKey.of(project_id, tags))
+        for row in pod_claims.in_zone(rows, self._selection.zone(request.zone)):
+            if pod in (None, row.binding.pod):
+                return row.binding
         raise exceptions.NoPodFits(request.zone, request.affinity) if pod is None else ConcurrentChange
 
     def list_bindings(
@@ -347,7 +350,7 @@ class Pods(Subject):
                 raise exceptions.InvalidPod("zone", zone, f"the zone of {pod} is {stored.pod.availability_zone}")
             key, others = BindingKey.of(project_id, tags), () if zone is None else None
             current = pod_claims.in_zone(tables.find_current(connection, key), zone)
-            if [one.binding.pod for one in current] != [pod]:
+            if [row.binding.pod for row in current] != [pod]:
                 if not tables.replace_bindings(connection, key, current, stored.pod, "operator", others=others):
                     raise ConcurrentChange
                 current = pod_claims.in_zone(tables.find_current(connection, key), zone)
@@ -373,7 +376,7 @@ class Pods(Subject):
             current = pod_claims.in_zone(tables.find_current(connection, BindingKey.of(project_id, tags)), zone)
             if not current:
                 raise exceptions.BindingNotFound(project_id)
-            if not all(tables.end_binding(connection, one.id) for one in current):
+            if not all(tables.end_binding(connection, row.id) for row in current):
                 raise ConcurrentChange
 
         self._database.write(work)
@@ -414,11 +417,11 @@ class Pods(Subject):
         """What the inventories of the providers of these pods have and use now; writes nothing."""
         validation.admin_only(context, "measure_pods")
         names = validation.check_names("pod", names)
-        found: dict[str, dict[str, ResourceUse]] = {name: {} for name in names}
+        uses: dict[str, dict[str, ResourceUse]] = {name: {} for name in names}
         sums = self._untimed.read(lambda connection: capacity_tables.sums(connection, names))
         for key, use in sums.items():
-            found[key.pod][key.resource] = use
-        return found
+            uses[key.pod][key.resource] = use
+        return uses
 
     def set_usage(self, context: Context, name: str, usage: Mapping[str, ResourceUse]) -> None:
         """Store the measurement of a pod, made now. Raises PodNotFound, InvalidPod."""
@@ -562,9 +565,9 @@ def _check_state(state: object) -> object:
     return state
 
 
-def _check_integer(field: str, value: object, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise exceptions.InvalidPod(field, value, f"it must be an integer between {least} and {most}")
+def _check_integer(field: str, value: object, minimum: int, maximum: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise exceptions.InvalidPod(field, value, f"it must be an integer between {minimum} and {maximum}")
     return int(value)
 
 

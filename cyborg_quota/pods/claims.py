@@ -110,9 +110,17 @@ class PodEnforcer(Enforcer):
         )
 
     def measured(self, connection: Connection) -> tuple[dict[ResourceKey, ResourceUse], dict[str, float]]:
-        found = tables.list_usages(connection)
-        uses = {ResourceKey(resource, one.pod): use for one in found for resource, use in (one.usage or {}).items()}
-        return uses, {one.pod: one.unmeasured_seconds for one in found if one.unmeasured_seconds is not None}
+        measurements = tables.list_usages(connection)
+        uses = {
+            ResourceKey(resource, measurement.pod): use
+            for measurement in measurements
+            for resource, use in (measurement.usage or {}).items()
+        }
+        return uses, {
+            measurement.pod: measurement.unmeasured_seconds
+            for measurement in measurements
+            if measurement.unmeasured_seconds is not None
+        }
 
     def counters_of(self, resource: str, pod: str | None) -> Iterable[ResourceKey]:
         return () if pod is None else (ResourceKey(resource, pod),)
@@ -145,7 +153,9 @@ class PodEnforcer(Enforcer):
         for number, (pod, changes) in enumerate(options(connection, unit, self.selection)):
             if number == _PODS_ONE_BY_ONE:
                 shapes = {frozenset(item.claim.deltas.items()) for item in unit.claims}
-                fitting = set.intersection(*[capacity_tables.pods_that_fit(connection, dict(one)) for one in shapes])
+                fitting = set.intersection(
+                    *[capacity_tables.pods_that_fit(connection, dict(shape)) for shape in shapes]
+                )
             if pod in full or (fitting is not None and pod not in fitting):
                 continue
             if self._capacity.choose_providers(connection, unit.claims, pending, pod):
@@ -157,7 +167,7 @@ class PodEnforcer(Enforcer):
 
     def charge(self, connection: Connection, pending: Sequence[PendingClaim]) -> None:
         """Change the bindings."""
-        changes = [one for item in pending for one in item.changes if isinstance(one, BindingChange)]
+        changes = [change for item in pending for change in item.changes if isinstance(change, BindingChange)]
         if not change_bindings(connection, changes, self.selection):
             raise PreparationChanged
 
@@ -240,8 +250,8 @@ def divide(connection: Connection, pending: Iterable[PendingClaim], selection: P
             continue
         if isinstance(target, PodChoice) and item.group is not None:
             if item.group not in targets:
-                held = tables.pods_of_group(connection, item.project_id, item.group)
-                targets[item.group] = tuple(held) or named.get(item.group) or target
+                pods = tables.pods_of_group(connection, item.project_id, item.group)
+                targets[item.group] = tuple(pods) or named.get(item.group) or target
             target = targets[item.group]
         key: str | tuple[str | BindingKey | None, ...]
         if isinstance(target, PodChoice):
@@ -260,7 +270,7 @@ def _named_pods(pending: Iterable[PendingClaim]) -> dict[str, tuple[str]]:
     for item in pending:
         pod = item.claim.pod
         if pod is None and item.named:
-            pod = next((one for one in item.pods.values() if one is not None), None)
+            pod = next((name for name in item.pods.values() if name is not None), None)
         if item.group is not None and isinstance(pod, str):
             pods.setdefault(item.group, (pod,))
     return pods
@@ -278,8 +288,8 @@ def _choices(connection: Connection, pending: Iterable[PendingClaim], selection:
         if (zone := selection.zone(choice.zone)) is not None:
             zones.setdefault(tables.affinity_text(affinity), zone)
     return {
-        one: PodChoice(choice.zone or zones.get(tables.affinity_text(affinity)), affinity)
-        for (one, choice), affinity in zip(chosen.items(), affinities, strict=True)
+        claim_id: PodChoice(choice.zone or zones.get(tables.affinity_text(affinity)), affinity)
+        for (claim_id, choice), affinity in zip(chosen.items(), affinities, strict=True)
     }
 
 
@@ -302,23 +312,23 @@ def options_of_request(
     """The pods for a binding, as above. None: there is no binding, and no pod passes the filters."""
     key, zone = BindingKey.of(project_id, request.affinity), selection.zone(request.zone)
     bound = in_zone(tables.find_current(connection, key), zone)
-    reasons = {one.id: reason_to_move(one, request) for one in bound}
-    yield from ((str(one.binding.pod), ()) for one in bound if reasons[one.id] is None)
+    reasons = {row.id: reason_to_move(row, request) for row in bound}
+    yield from ((str(row.binding.pod), ()) for row in bound if reasons[row.id] is None)
     candidates = tables.list_pods(connection)
     for candidate in selection.ranked(candidates, request):
-        if all(candidate.id != one.pod_id for one in bound):
+        if all(candidate.id != row.pod_id for row in bound):
             of_pod = candidate.pod.availability_zone
-            ended = [one for one in bound if one.binding.availability_zone == of_pod] or bound[:1]
+            ended = [row for row in bound if row.binding.availability_zone == of_pod] or bound[:1]
             reason = (reasons[ended[0].id] or "claim") if ended else "first"
-            others = {one.id for one in bound if one not in ended} if zone is None else None
+            others = {row.id for row in bound if row not in ended} if zone is None else None
             change = BindingChange(key, ended, others, candidate.id, candidate.pod, reason, request)
             yield candidate.pod.name, (change,)
-    yield from ((str(one.binding.pod), ()) for one in bound if reasons[one.id] == "full")
+    yield from ((str(row.binding.pod), ()) for row in bound if reasons[row.id] == "full")
 
 
 def in_zone(bound: Iterable[StoredBinding], zone: str | None) -> list[StoredBinding]:
     """Those in this zone; None: in any."""
-    return [one for one in bound if zone in (None, one.binding.availability_zone)]
+    return [row for row in bound if zone in (None, row.binding.availability_zone)]
 
 
 def reason_to_move(current: StoredBinding, request: PodRequest) -> Reason | None:

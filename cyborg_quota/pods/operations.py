@@ -103,7 +103,11 @@ _LISTED: Final = (
 
 
 def _list(caller: Any, **page: Any) -> list[tuple[Pod, PodUsage | None]]:
-    measured = {one.pod: one for one in caller.engine.pods.list_usages(caller.elevated) if one.usage is not None}
+    measured = {
+        measurement.pod: measurement
+        for measurement in caller.engine.pods.list_usages(caller.elevated)
+        if measurement.usage is not None
+    }
     return [(pod, measured.get(pod.name)) for pod in caller.engine.pods.list_pods(caller.elevated, **page)]
 
 
@@ -111,8 +115,8 @@ def _list(caller: Any, **page: Any) -> list[tuple[Pod, PodUsage | None]]:
 
 _BINDING: Final = (
     Column("pod", formats.Optional, schema=nullable(NAME)),
-    Column("zone", formats.Optional, lambda one: one.availability_zone, nullable(NAME), "availability_zone"),
-    Column("affinity", tags_text, lambda one: one.resource_affinity, arguments.TAGS),
+    Column("zone", formats.Optional, lambda binding: binding.availability_zone, nullable(NAME), "availability_zone"),
+    Column("affinity", tags_text, lambda binding: binding.resource_affinity, arguments.TAGS),
     Column("starts_at", formats.timestamp, schema=TIME, rest="start"),
     Column("reason", schema=described(TEXT, "Why the binding began, for example first or maintenance.")),
 )

@@ -134,18 +134,22 @@ class PodSelection:
 
     def zone(self, named: str | None) -> str | None:
         """The zone of the bindings for a request that names this one: None, if the filters compare no zones."""
-        return named if any(isinstance(one, AvailabilityZone) for one in self.filters) else None
+        return named if any(isinstance(pod_filter, AvailabilityZone) for pod_filter in self.filters) else None
 
     def passes(self, candidate: Candidate, request: PodRequest) -> bool:
         """Whether the pod is available and passes every filter."""
-        return candidate.pod.state == "available" and all(one.passes(candidate, request) for one in self.filters)
+        return candidate.pod.state == "available" and all(
+            pod_filter.passes(candidate, request) for pod_filter in self.filters
+        )
 
     def ranked(self, candidates: Sequence[Candidate], request: PodRequest) -> list[Candidate]:
         """The pods that may serve the request, the best first. Of equal ones, the one that was added first."""
         passed = [candidate for candidate in candidates if self.passes(candidate, request)]
         scores = dict.fromkeys((candidate.id for candidate in passed), 0.0)
         for weigher, multiplier in self.weighers:
-            for candidate, weight in zip(passed, _scaled([weigher.weigh(one, request) for one in passed]), strict=True):
+            for candidate, weight in zip(
+                passed, _scaled([weigher.weigh(candidate, request) for candidate in passed]), strict=True
+            ):
                 scores[candidate.id] += multiplier * weight
         return sorted(passed, key=lambda candidate: (-scores[candidate.id], candidate.id))
 

@@ -448,12 +448,12 @@ def replace_bindings(
     ``others``: the ids of those in other zones, which a request without a zone would join; None: it names its zone.
     False: there are others, or one has ended already; roll back.
     """
-    if not all(end_binding(connection, one.id) for one in ended):
+    if not all(end_binding(connection, row.id) for row in ended):
         return False
-    rest = {one.id for one in find_current(connection, key)}
+    rest = {row.id for row in find_current(connection, key)}
     if others is not None and rest != set(others):
         return False
-    insert_binding(connection, key, pod, reason, is_first=not rest or any(one.is_first for one in ended))
+    insert_binding(connection, key, pod, reason, is_first=not rest or any(row.is_first for row in ended))
     return True
 
 
