@@ -154,7 +154,7 @@ class Run(Command):
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         operation, self.parsed = self.operation, parsed_args
         given = {
-            name: one for name, one in operation.values(vars(parsed_args)).items() if name not in projects.RESOLVED
+            name: value for name, value in operation.values(vars(parsed_args)).items() if name not in projects.RESOLVED
         }
         if operation.progress is None:
             shown = operation.run(self, parsed_args, **given)

@@ -54,12 +54,14 @@ def _import(
 
 
 def _counted(run: base.Run) -> list[str]:
-    return [one.name for one in run.engine.list_resources()]
+    return [resource.name for resource in run.engine.list_resources()]
 
 
 def _wanted(run: base.Run, providers: dict[str, _Provider]) -> list[WantedProvider]:
     """The providers, whose parents and pods are known. Raises BadUsage."""
-    known = {name for one in run.engine.capacity.list_providers(run.context) for name in (one.name, one.uuid)}
+    known = {
+        name for provider in run.engine.capacity.list_providers(run.context) for name in (provider.name, provider.uuid)
+    }
     pods = {pod.name for pod in run.engine.pods.list_pods(run.context)}
     for name, wanted in providers.items():
         parent, pod = wanted.details["parent"], wanted.details["pod"]

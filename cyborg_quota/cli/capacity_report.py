@@ -24,9 +24,9 @@ def _report(run: base.Run, chart: str | None, *, projects: bool) -> Table:
     if not projects:
         return Table(REPORT.columns or (), reports)
     rows = [
-        (one.resource, one.project_id, one.limit, one.held, one.remaining, report.free, one.missing)
+        (row.resource, row.project_id, row.limit, row.held, row.remaining, report.free, row.missing)
         for report in reports
-        for one in report.not_served
+        for row in report.not_served
     ]
     return Table(PROJECT_COLUMNS, rows)
 

@@ -131,11 +131,13 @@ class Maintenance:
             max_age_seconds=self._conf.pods.collect_interval,
             progress=lambda _count: self._check_stopped(0),
         )
-        for one in collected:
-            if one.error is not None:
-                age = "none" if one.usage.age is None else f"{one.usage.age.total_seconds():.0f} seconds old"
-                LOG.warning("Pod %s was not measured: %s (Its last figures: %s.)", one.usage.pod, one.error, age)
-        return sum(one.error is None for one in collected)
+        for outcome in collected:
+            if outcome.error is not None:
+                age = "none" if outcome.usage.age is None else f"{outcome.usage.age.total_seconds():.0f} seconds old"
+                LOG.warning(
+                    "Pod %s was not measured: %s (Its last figures: %s.)", outcome.usage.pod, outcome.error, age
+                )
+        return sum(outcome.error is None for outcome in collected)
 
     def audit(self) -> int:
         """Compare all counters with the reservations, for the metrics; returns the number that differ."""

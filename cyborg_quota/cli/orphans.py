@@ -27,10 +27,10 @@ def _orphans(run: base.Run, after: list[str] | None, resource: str | None) -> It
     holders, following = ([project_id], project_id) if last else limits.list_holders(run.context, project_id)
     with base.progress_bar(None, "projects") as progress:
         while True:
-            for one in limits.list_holdings(run.context, directory.unknown(holders)):
-                is_after = last is None or one.key.project_id != project_id or one.key > last
-                if is_after and resource in (None, one.key.resource):
-                    yield one
+            for holding in limits.list_holdings(run.context, directory.unknown(holders)):
+                is_after = last is None or holding.key.project_id != project_id or holding.key > last
+                if is_after and resource in (None, holding.key.resource):
+                    yield holding
             progress(len(holders))
             if following is None:
                 return
@@ -38,17 +38,17 @@ def _orphans(run: base.Run, after: list[str] | None, resource: str | None) -> It
 
 
 COLUMNS: Final = (
-    Column("project_id", value=lambda one: one.key.project_id),
-    Column("resource", value=lambda one: one.key.resource),
+    Column("project_id", value=lambda holding: holding.key.project_id),
+    Column("resource", value=lambda holding: holding.key.resource),
     *columns("used", "reserved"),
     Column("limit", formats.OptionalLimit),
     Column("overrides"),
-    Column("pod", formats.Optional, lambda one: one.key.pod or None),
+    Column("pod", formats.Optional, lambda holding: holding.key.pod or None),
 )
 
 
 def listed(run: base.Run, limit: int | None, after: list[str] | None, resource: str | None) -> Table:
     """What projects hold that Keystone does not have. Sets the exit status if there is anything."""
-    found = list(itertools.islice(_orphans(run, after, resource), limit))
-    run.status = REFUSED if found else run.status
-    return Table(COLUMNS, found)
+    holdings = list(itertools.islice(_orphans(run, after, resource), limit))
+    run.status = REFUSED if holdings else run.status
+    return Table(COLUMNS, holdings)

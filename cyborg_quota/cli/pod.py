@@ -43,9 +43,9 @@ def _collect(run: base.Run, pods: list[str], timeout: int | None) -> list[tuple[
             timeout_seconds=seconds,
             progress=progress,
         )
-    if any(one.error is not None for one in collected):
+    if any(outcome.error is not None for outcome in collected):
         run.status = REFUSED
-    return [(*row, one.error) for one in collected for row in usage_rows(one.usage)]
+    return [(*row, outcome.error) for outcome in collected for row in usage_rows(outcome.usage)]
 
 
 Collect = base.generate(

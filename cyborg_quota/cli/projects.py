@@ -121,8 +121,8 @@ def new_projects_notice(shell: Shell, changes: Iterable[RecordedChange], *, dry_
     new = [project_id for project_id in added if project_id in limited]
     for start in range(0, len(new), _MAX_HOLDINGS):
         batch = new[start : start + _MAX_HOLDINGS]
-        held = {one.key.project_id for one in shell.engine.limits.list_holdings(shell.context, batch)}
-        limited -= held
+        holders = {holding.key.project_id for holding in shell.engine.limits.list_holdings(shell.context, batch)}
+        limited -= holders
     new = [project_id for project_id in new if project_id in limited]
     if not new:
         return None

@@ -31,7 +31,7 @@ from cyborg_quota.validation import Context
 COLUMNS: Final = cells("project_id", "resource", "limit", "is_own", "source", "until")
 TOTAL_COLUMNS: Final = (
     *columns("resource", "limit", "held"),
-    Column("available", value=lambda one: one.limit - one.held - one.promised),
+    Column("available", value=lambda total: total.limit - total.held - total.promised),
     Column("promised", formats.NonZero, is_sparse=True),
 )
 POD_COLUMNS: Final = (*columns("project_id", "pod", "resource"), Column("limit", formats.Limit))
@@ -46,15 +46,15 @@ _TREE_FIGURES: Final = (
         "available",
         value=lambda row: (formats.Optional if row.limit is None else formats.Available)(row.available),
     ),
-    *[one._replace(is_sparse=True) for one in columns("minimum", "promised", cell=formats.NonZero)],
+    *[column._replace(is_sparse=True) for column in columns("minimum", "promised", cell=formats.NonZero)],
 )
 _USAGE: Final = ("resource", "limit", "used", "reserved", "available", "fits", "bound_by")
 USAGE_COLUMNS: Final = cells("project_id", *_USAGE)
 USAGE_OF_PROJECT_COLUMNS: Final = [
     *USAGE_COLUMNS,
     *[
-        one._replace(value=itemgetter(len(USAGE_COLUMNS) + index), is_sparse=True)
-        for index, one in enumerate(columns("override_until", "otherwise", "minimum", "promised"))
+        column._replace(value=itemgetter(len(USAGE_COLUMNS) + index), is_sparse=True)
+        for index, column in enumerate(columns("override_until", "otherwise", "minimum", "promised"))
     ],
 ]
 USAGE_IN_POD_COLUMNS: Final = cells("project_id", "pod", *_USAGE)
@@ -93,7 +93,9 @@ def _limit_row(driver: str, record: LimitRecord) -> tuple[Any, ...]:
 def _limits_in_pods(run: base.Run, project_id: str | None, pod: str, **page: Any) -> Table:
     limits = run.engine.limits.list_pod_limits(run.context, project_id, pod or None)
     key = ("project", "pod", "resource")
-    return Table(POD_COLUMNS, paging.page(limits, lambda one: (one.project_id, one.pod, one.resource), key, **page))
+    return Table(
+        POD_COLUMNS, paging.page(limits, lambda record: (record.project_id, record.pod, record.resource), key, **page)
+    )
 
 
 def _tree(run: base.Run, rows: Sequence[TreeRow], *, is_indented: bool = True, **page: Any) -> Table:
@@ -265,12 +267,12 @@ def _show(
     run.noun = "usage" if usage else "limit"
     if total:
         totals = run.engine.limits.list_total_limits(run.context)
-        return Table(TOTAL_COLUMNS, paging.page(totals, lambda one: (one.resource,), ("resource",), **page))
+        return Table(TOTAL_COLUMNS, paging.page(totals, lambda record: (record.resource,), ("resource",), **page))
     if default:
         defaults = sorted(run.engine.limits.list_defaults(run.context).items())
         records = [LimitRecord(None, resource, limit) for resource, limit in defaults]
-        rows = paging.page(records, lambda one: (one.project_id, one.resource), **page)
-        return Table(COLUMNS, [_limit_row(run.conf.limits.driver, one) for one in rows])
+        rows = paging.page(records, lambda record: (record.project_id, record.resource), **page)
+        return Table(COLUMNS, [_limit_row(run.conf.limits.driver, record) for record in rows])
     assert project_id is not None  # as _check_scope has found out
     if pod == "":
         raise BadUsage("--pod needs the name of a pod.")
@@ -283,8 +285,8 @@ def _show(
     if pod is not None:
         return _usages(run, project_id, pod, **page)
     records_of_usage = _usage_of_project(run.engine, run.context, project_id)
-    found = paging.page(records_of_usage, lambda one: (one.project_id, one.resource), **page)
-    return Table(USAGE_OF_PROJECT_COLUMNS, map(_usage_row, found))
+    usages = paging.page(records_of_usage, lambda record: (record.project_id, record.resource), **page)
+    return Table(USAGE_OF_PROJECT_COLUMNS, map(_usage_row, usages))
 
 
 Show = base.generate(
@@ -381,7 +383,7 @@ def _set(
         made = run.engine.limits.set_overrides(
             run.context, limits, project_id, until, start=start, reason=reason, force=force
         )
-        remedy = f"override delete {' '.join(one.id for one in made)}"
+        remedy = f"override delete {' '.join(override.id for override in made)}"
     else:
         run.engine.limits.set_limits(run.context, limits, project_id, pod=pod, reason=reason, force=force)
     if run.notice is not None:
@@ -502,7 +504,7 @@ def _require_set(run: base.Run, project_id: str | None, resources: Iterable[str]
     overrides = [record.override for record in records if record.override is not None and record.resource in missing]
     hint = ""
     if overrides:
-        ids = " ".join(one.id for one in overrides)
+        ids = " ".join(override.id for override in overrides)
         hint = f" Its present limit for {overrides[0].resource} is an override: see `override delete {ids}`."
     where = "" if pod is None else f" in pod {pod}"
     raise exceptions.QuotaError(

@@ -100,7 +100,7 @@ class Reconcile(base.Lister):
                 changed = reconciler.heal(report, force=parsed_args.force, progress=progress)
             done = {difference.arq for difference in changed if difference.problem != "released, not charged"}
             self._report_repaired(report, done)
-            differences = list({one.arq: one for one in [*report.differences, *changed]}.values())
+            differences = list({difference.arq: difference for difference in [*report.differences, *changed]}.values())
         elif differences:
             self.status = REFUSED
         self._report_others(report)
@@ -141,7 +141,7 @@ class Reconcile(base.Lister):
 
     def _report_repaired(self, report: Report, done: Collection[str]) -> None:
         """Say what was repaired. ``done``: the repaired ARQs."""
-        failed = sum(one.is_own and one.arq not in done for one in report.differences)
+        failed = sum(difference.is_own and difference.arq not in done for difference in report.differences)
         self.print_message(f"Differences repaired: {len(done)}.")
         if failed:
             self.status = REFUSED

@@ -40,7 +40,7 @@ def _reserve(
         name: run.engine.capacity.show_provider(run.context, name)
         for name in {str(reservation.provider) for reservation in reservations}
     }
-    pod = Column("pod", formats.Optional, lambda one: used[one.provider].pod)
+    pod = Column("pod", formats.Optional, lambda reservation: used[reservation.provider].pod)
     return Table((*COLUMNS, PROVIDER, pod), reservations)
 
 

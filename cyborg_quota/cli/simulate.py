@@ -57,11 +57,11 @@ def _outcomes(run: base.Run, file: str, against: str, since: int | None, chart: 
         if span is not None and run.conf.limits.driver == "database":
             before, after = _with_past_overrides(run, before, after, span)
         comparison = _compare(run, Trace(path), before, after, span, records=chart is not None)
-    found = comparison.outcomes()
-    limited = {*after.tree.resources, *(one.resource for one in after.overrides), *after.totals}
-    unknown = limited - set(run.conf.quota.resources) - {one.resource for one in found}
-    unknown -= {*before.tree.resources, *(one.resource for one in before.overrides), *before.totals}
-    if unknown and (unknown := unknown.difference(one.name for one in run.engine.list_resources())):
+    outcomes = comparison.outcomes()
+    limited = {*after.tree.resources, *(override.resource for override in after.overrides), *after.totals}
+    unknown = limited - set(run.conf.quota.resources) - {outcome.resource for outcome in outcomes}
+    unknown -= {*before.tree.resources, *(override.resource for override in before.overrides), *before.totals}
+    if unknown and (unknown := unknown.difference(resource.name for resource in run.engine.list_resources())):
         raise exceptions.UnknownResource(unknown, run.engine.resources)
     # (After the errors, which are one line.)
     if against != LEDGER and (before.overrides or after.overrides):
@@ -72,7 +72,7 @@ def _outcomes(run: base.Run, file: str, against: str, since: int | None, chart: 
         _draw(chart, file, against, comparison)
     if problems:
         run.refusal = exceptions.LimitRefused(problems)
-    return found
+    return outcomes
 
 
 def present_limits(run: base.Run) -> LimitSet:
@@ -97,7 +97,7 @@ def present_limits(run: base.Run) -> LimitSet:
         return LimitSet.of_every_project({limit.resource: limit.limit for limit in limits})
     with open_database(run.conf) as database:
         stored = limit_changes.read_all(database, driver.initial_limits)
-    totals = {one.resource: one.limit for one in stored.totals}
+    totals = {total.resource: total.limit for total in stored.totals}
     return LimitSet(stored.tree, driver.model, run.conf.limits.missing == "unlimited", stored.overrides, totals)
 
 
@@ -120,7 +120,7 @@ def _limit_sets(run: base.Run, content: object) -> tuple[LimitSet, LimitSet, lis
     if wanted.new_overrides or before.overrides:
         with open_database(run.conf) as database:
             now = database.read(override_rows.now)
-    generation = 1 + max((one.made[0] for one in before.overrides), default=0)
+    generation = 1 + max((override.made[0] for override in before.overrides), default=0)
     planned, changes = limit_changes.plan(tree, before.overrides, now, wanted, generation)
     after = LimitSet(planned.tree, driver.model, before.missing_is_unlimited, planned.overrides, totals)
     return before, after, limit_changes.find_problems(driver, planned, changes)
@@ -134,11 +134,17 @@ def _with_past_overrides(run: base.Run, before: LimitSet, after: LimitSet, span:
     from cyborg_quota.replay import export
 
     with open_database(run.conf) as database:
-        past = {one.made: one for one in export.past_overrides(database, span.begin)}
-    present = {one.made: one for one in before.overrides}
-    begun = [dataclasses.replace(one, starts_at=past.get(made, one).starts_at) for made, one in present.items()]
-    known = [*begun, *(one for made, one in past.items() if made not in present and one.until <= span.now)]
-    known.sort(key=lambda one: one.made)
+        past = {override.made: override for override in export.past_overrides(database, span.begin)}
+    present = {override.made: override for override in before.overrides}
+    begun = [
+        dataclasses.replace(override, starts_at=past.get(made, override).starts_at)
+        for made, override in present.items()
+    ]
+    known = [
+        *begun,
+        *(override for made, override in past.items() if made not in present and override.until <= span.now),
+    ]
+    known.sort(key=lambda override: override.made)
     new = after.overrides[len(before.overrides) :]
     return dataclasses.replace(before, overrides=known), dataclasses.replace(after, overrides=[*known, *new])
 
