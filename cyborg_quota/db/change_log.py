@@ -83,7 +83,7 @@ def _rows_of(recorded: RecordedChanges) -> Iterable[dict[str, Any]]:
     author = recorded.author
     for ordinal, change in enumerate(recorded.changes):
         action, _, subject = change.action.partition(" ")
-        one = change.override
+        override = change.override
         yield {
             "generation": recorded.generation,
             "ordinal": ordinal,
@@ -94,10 +94,10 @@ def _rows_of(recorded: RecordedChanges) -> Iterable[dict[str, Any]]:
             "action": action,
             "subject": subject,
             **{name: getattr(change, name) for name in _OBJECT},
-            "override_id": None if one is None else one.id,
+            "override_id": None if override is None else override.id,
             # (Prepared statements take no dates: see prepared.py.)
-            "starts_at": None if one is None else one.starts_at.isoformat(" ", "microseconds"),
-            "ends_at": None if one is None else one.until.isoformat(" ", "microseconds"),
+            "starts_at": None if override is None else override.starts_at.isoformat(" ", "microseconds"),
+            "ends_at": None if override is None else override.until.isoformat(" ", "microseconds"),
             "value_before": _text(change.before),
             "value_after": _text(change.after),
             "reason": reason_of(author, change),

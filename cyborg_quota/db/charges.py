@@ -78,7 +78,7 @@ def apply(
 
 def _charge(connection: sa.Connection, postings: Sequence[Posting], at: int) -> list[UsageKey]:
     """Charge the rows. Returns those that have drifted, which are locked."""
-    if any(one.has_minimum for one in postings):
+    if any(posting.has_minimum for posting in postings):
         rows = lock_rows(connection, [posting.node for posting in postings])
         meters.close_months(connection, [posting.node.usage_id for posting in postings], at)
         postings = _with_promises(postings, rows)
@@ -113,14 +113,14 @@ def charge_row(connection: sa.Connection, posting: Posting, at: int) -> bool:
 
 def lock_rows(connection: sa.Connection, nodes: Iterable[usages.Node]) -> list[Counters]:
     """Lock these rows in lock order. Returns their counters, in the given order. Raises Refused if one is missing."""
-    given, found = list(nodes), dict[int, Counters]()
+    given, counters = list(nodes), dict[int, Counters]()
     dialect = dialects.of(connection)
-    for some in chunks(sorted(given, key=dialect.lock_order), _MAX_LOCKED):
-        parameters = {f"b_id_{index}": node.usage_id for index, node in enumerate(some)}
-        found.update((row[0], Counters(*row[1:])) for row in _lock_few(dialect, len(some))(connection, parameters))
-    if len(found) < len(given):
+    for chunk in chunks(sorted(given, key=dialect.lock_order), _MAX_LOCKED):
+        parameters = {f"b_id_{index}": node.usage_id for index, node in enumerate(chunk)}
+        counters.update((row[0], Counters(*row[1:])) for row in _lock_few(dialect, len(chunk))(connection, parameters))
+    if len(counters) < len(given):
         raise Refused
-    return [found[node.usage_id] for node in given]
+    return [counters[node.usage_id] for node in given]
 
 
 @functools.cache
@@ -133,7 +133,7 @@ def _with_promises(postings: Sequence[Posting], rows: Sequence[Counters]) -> lis
     grown = {posting.node.usage_id: posting.reserved + posting.used for posting in postings}
     upwards = sorted(postings, key=lambda posting: usages.deepest_first(posting.node))
     counters = {posting.node.usage_id: row for posting, row in zip(postings, rows, strict=True)}
-    counted = minimums.spread(grown, counters, ((one.node.usage_id, one.above) for one in upwards))
+    counted = minimums.spread(grown, counters, ((posting.node.usage_id, posting.above) for posting in upwards))
     added = []
     for posting, row in zip(postings, rows, strict=True):
         grown_by = counted[posting.node.usage_id]

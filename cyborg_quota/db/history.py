@@ -81,7 +81,10 @@ def _query(begin: datetime.datetime) -> sa.Select[Any]:
     initial = _before(first, present)
     later = _before(first_committed, present)
     at_commit = _Held(
-        *[sa.case((_row.state == RELEASED, one), else_=two) for one, two in zip(initial, later, strict=True)]
+        *[
+            sa.case((_row.state == RELEASED, released), else_=otherwise)
+            for released, otherwise in zip(initial, later, strict=True)
+        ]
     )
     source = reservations.outerjoin(first, first.c.reservation_id == _row.id)
     source = source.outerjoin(first_committed, first_committed.c.reservation_id == _row.id)
@@ -280,9 +283,9 @@ def list_reservations(connection: sa.Connection, wanted: ReservationFilter) -> l
         return _reservations(connection, query.where(of_project))
     # Through the usage rows of the project: of these, an index has the reservations by state.
     usage = usages.ids_query(wanted.project_id, wanted.resource)
-    found = _reservations(connection, query.where(_row.usage_id.in_(usage)))
-    if found or connection.execute(usages.ids_query(wanted.project_id, None).limit(1)).first():
-        return found
+    records = _reservations(connection, query.where(_row.usage_id.in_(usage)))
+    if records or connection.execute(usages.ids_query(wanted.project_id, None).limit(1)).first():
+        return records
     return _reservations(connection, query.where(of_project))  # it was removed
 
 

@@ -355,7 +355,7 @@ def audit(connection: sa.Connection) -> list[Drift]:
 
 def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, int]:
     """(reserved, used), computed from the reservations."""
-    kind = next(one for one in reversed(KINDS) if one.includes(node.key))
+    kind = next(kind for kind in reversed(KINDS) if kind.includes(node.key))
     query = sa.select(SUM_RESERVED, SUM_USED).where(_row.state.in_((RESERVED, COMMITTED)), kind.is_of_row)
     names = {"b_id": node.usage_id, "b_project": node.project_id, "b_resource": node.resource, "b_pod": node.pod}
     reserved, used = connection.execute(query, names).one()
@@ -364,7 +364,7 @@ def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, 
 
 def meter_sum(connection: sa.Connection, node: Node) -> int:
     """The sum of the meters of all reservations of the row, also of those that have ended."""
-    kind = next(one for one in reversed(KINDS) if one.includes(node.key))
+    kind = next(kind for kind in reversed(KINDS) if kind.includes(node.key))
     names = {"b_id": node.usage_id, "b_project": node.project_id, "b_resource": node.resource, "b_pod": node.pod}
     return int(connection.execute(sa.select(_SUM_METER).where(kind.is_of_row), names).scalar_one() or 0)
 

@@ -46,13 +46,13 @@ def read(
     """
     if project_ids is None:
         return _rows(connection, sa.true())
-    found: list[LimitOverride] = []
+    overrides: list[LimitOverride] = []
     now = None
     for names in chunks(sorted(project_ids)):
-        some, at = _rows(connection, _column.project_id.in_(names), is_sorted=False)
-        found += some
+        rows, at = _rows(connection, _column.project_id.in_(names), is_sorted=False)
+        overrides += rows
         now = now or at
-    return sorted(found, key=lambda one: one.made), now
+    return sorted(overrides, key=lambda override: override.made), now
 
 
 def read_page(
@@ -77,8 +77,8 @@ def find(connection: sa.Connection, override_id: str) -> LimitOverride | None:
     generation, ordinal = (int(part) for part in parts.groups()) if parts else (-1, -1)
     if not 0 <= max(generation, ordinal) <= _MAX_INTEGER:
         return None
-    found, _ = _rows(connection, sa.and_(_column.generation == generation, _column.ordinal == ordinal))
-    return found[0] if found else None
+    overrides, _ = _rows(connection, sa.and_(_column.generation == generation, _column.ordinal == ordinal))
+    return overrides[0] if overrides else None
 
 
 def _rows(
@@ -117,16 +117,16 @@ def insert(connection: sa.Connection, made: Sequence[LimitOverride]) -> None:
     connection.execute(sa.delete(limit_overrides).where(_column.ends_at < clock.utc_after(-KEPT_SECONDS * 1_000_000)))
     rows = [
         {
-            "generation": one.made[0],
-            "ordinal": one.made[1],
-            "project_id": one.project_id,
-            "resource": one.resource,
-            "hard_limit": one.limit,
-            "starts_at": one.starts_at,
-            "ends_at": one.until,
-            "reason": one.reason,
+            "generation": override.made[0],
+            "ordinal": override.made[1],
+            "project_id": override.project_id,
+            "resource": override.resource,
+            "hard_limit": override.limit,
+            "starts_at": override.starts_at,
+            "ends_at": override.until,
+            "reason": override.reason,
         }
-        for one in made
+        for override in made
     ]
     if rows:
         connection.execute(sa.insert(limit_overrides).values(created_at=clock.utc_now()), rows)
@@ -134,8 +134,8 @@ def insert(connection: sa.Connection, made: Sequence[LimitOverride]) -> None:
 
 def delete(connection: sa.Connection, cancelled: Iterable[LimitOverride]) -> None:
     """Delete these overrides."""
-    for one in cancelled:
-        is_this = sa.and_(_column.generation == one.made[0], _column.ordinal == one.made[1])
+    for override in cancelled:
+        is_this = sa.and_(_column.generation == override.made[0], _column.ordinal == override.made[1])
         connection.execute(sa.delete(limit_overrides).where(is_this))
 
 

@@ -110,7 +110,7 @@ class ProjectPath:
     def limit_meters(self, periods: Iterable[BudgetPeriod], until: int | None) -> None:
         """Add the budgets on the path, which apply until the time ``until``."""
         self.budgets = {period.budget.key: period for period in periods if period.budget.enforce}
-        self.until = min((one for one in (self.until, until) if one is not None), default=None)
+        self.until = min((end for end in (self.until, until) if end is not None), default=None)
 
     def nodes(self, key: ResourceKey) -> tuple[Node, ...] | None:
         """The rows to charge: leaf first, the total over all projects last; None if a row does not exist yet."""
@@ -402,7 +402,7 @@ def _paths(project_ids: Sequence[str], rows: Sequence[Any]) -> dict[str, Project
         for depth, owner in zip(range(len(path) - 1, -1, -1), path, strict=True):
             for row in by_project.get(owner, ()):
                 nodes.setdefault(ResourceKey(row.resource, row.pod), []).append(_node(row, depth))
-        by_key = {key: tuple(found) for key, found in nodes.items()}
+        by_key = {key: tuple(path_nodes) for key, path_nodes in nodes.items()}
         paths[project_id] = ProjectPath(path, by_key, totals, is_known=project_id in known)
     return paths
 

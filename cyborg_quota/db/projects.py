@@ -195,11 +195,11 @@ def edges_above(connection: sa.Connection, project_ids: Iterable[str]) -> dict[s
     """The parents of these projects and of all their ancestors; without projects that do not exist."""
     path = paths_cte()
     query = sa.select(path.c.project_id, path.c.parent_id)
-    found: dict[str, str | None] = {}
+    parents: dict[str, str | None] = {}
     for names in chunks(sorted(project_ids)):
         rows = connection.execute(query, {"b_projects": list(names)})
-        found.update((row.project_id, row.parent_id) for row in rows)
-    return found
+        parents.update((row.project_id, row.parent_id) for row in rows)
+    return parents
 
 
 def edges_page(connection: sa.Connection, limit: int | None, after: str | None) -> list[tuple[str, str | None]]:
@@ -231,8 +231,8 @@ def subtree_edges(connection: sa.Connection, project_id: str) -> dict[str, str |
     subtree = _EDGES.where(projects.c.parent_id == project_id).cte("subtree", recursive=True)
     below = _EDGES.where(projects.c.parent_id == subtree.c.project_id)
     query = sa.select(subtree.union(below))  # (UNION ends also in a cycle that was made by hand)
-    found: dict[str, str | None] = {row.project_id: row.parent_id for row in connection.execute(query)}
-    return {**found, project_id: parent_of(connection, project_id)}
+    parents: dict[str, str | None] = {row.project_id: row.parent_id for row in connection.execute(query)}
+    return {**parents, project_id: parent_of(connection, project_id)}
 
 
 def subtree_page(
@@ -245,19 +245,19 @@ def subtree_page(
     only. Raises MarkerNotFound.
     """
     path = [top] if after is None else _path_down(connection, top, after)
-    found = [(0, top)] if after is None else []
+    page = [(0, top)] if after is None else []
     siblings = connection.execute(_next_below(dialects.of(connection), path, count + 1)).all()[: count + 1]
     # How many projects below each of these are read. Those further on are less often of this page. (A walk has two
     # steps for each, and MariaDB makes 1,000 in one recursion.)
-    most = {row.project_id: max(1, min(count, 2 * count // index)) for index, row in enumerate(siblings, 1)}
-    below = grouped(connection.execute(_walk(most)) if most else (), lambda row: row.start)
+    maximum = {row.project_id: max(1, min(count, 2 * count // index)) for index, row in enumerate(siblings, 1)}
+    below = grouped(connection.execute(_walk(maximum)) if maximum else (), lambda row: row.start)
     for row in siblings:
         descendants = below.get(row.project_id, [])
-        found.append((row.depth, row.project_id))
-        found += [(row.depth + depth, name) for _, depth, name in descendants[: most[row.project_id]]]
-        if len(found) > count or len(descendants) > most[row.project_id]:
-            return found[:count], True
-    return found, False
+        page.append((row.depth, row.project_id))
+        page += [(row.depth + depth, name) for _, depth, name in descendants[: maximum[row.project_id]]]
+        if len(page) > count or len(descendants) > maximum[row.project_id]:
+            return page[:count], True
+    return page, False
 
 
 def _path_down(connection: sa.Connection, top: str, project_id: str) -> list[str]:
@@ -292,8 +292,8 @@ def _next_below(dialect: Dialect, path: Sequence[str], count: int) -> sa.Compoun
     return union.order_by(union.selected_columns.depth.desc(), union.selected_columns.project_id)
 
 
-def _walk(most: Mapping[str, int]) -> sa.Select[Any]:
-    """(start, depth, project_id): the first descendants of each of these projects, one more than ``most``.
+def _walk(maximum: Mapping[str, int]) -> sa.Select[Any]:
+    """(start, depth, project_id): the first descendants of each of these projects, one more than ``maximum``.
 
     A recursion with one row for each step of each walk: down to the first child of a project, or else to its next
     sibling, or else up. So each walk reads twice as many rows as it finds projects (MariaDB: those of the siblings
@@ -313,10 +313,10 @@ def _walk(most: Mapping[str, int]) -> sa.Select[Any]:
             sa.cast(sa.null(), name.type).label("parent_id"),
             first_child(name).label("following"),
             sa.literal_column("1").label("depth"),
-            sa.case({key: count + 1 for key, count in most.items()}, value=name).label("missing"),
+            sa.case({key: count + 1 for key, count in maximum.items()}, value=name).label("missing"),
             sa.literal_column("0").label("step"),
         )
-        .where(name.in_(most))
+        .where(name.in_(maximum))
         .cte("walk", recursive=True)
     )
     at = start.c
@@ -336,8 +336,8 @@ def _walk(most: Mapping[str, int]) -> sa.Select[Any]:
         at.step + one,
     ).where(at.missing > sa.literal_column("0"), sa.or_(is_down, at.depth > one))
     walk = start.union_all(step)
-    found = sa.select(walk.c.start, walk.c.depth, walk.c.following)
-    return found.where(walk.c.following.is_not(None), walk.c.missing > 0).order_by(walk.c.start, walk.c.step)
+    query = sa.select(walk.c.start, walk.c.depth, walk.c.following)
+    return query.where(walk.c.following.is_not(None), walk.c.missing > 0).order_by(walk.c.start, walk.c.step)
 
 
 def parent_of(connection: sa.Connection, project_id: str) -> str | None:

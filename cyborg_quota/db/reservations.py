@@ -298,15 +298,17 @@ def amend(connection: sa.Connection, changes: Sequence[Amendment], grace: int) -
     values = [(change.row.state, change.row.generation, change.row.delta, *change[2:]) for change in by_id]
     # The server compares each row with each value of a column that has several: only of those that it must.
     columns = zip(_AMENDED, zip(*values, strict=True), strict=True)
-    varying = frozenset(name for name, some in columns if len(set(some)) > 1)
+    varying = frozenset(name for name, column_values in columns if len(set(column_values)) > 1)
     is_set = frozenset(
-        name for name in _AMENDED[4:] if any(getattr(one, name) != getattr(one.row, name, 0) for one in changes)
+        name
+        for name in _AMENDED[4:]
+        if any(getattr(change, name) != getattr(change.row, name, 0) for change in changes)
     )
     for chunk in chunks(list(zip(by_id, values, strict=True)), CASES_PER_STATEMENT):
         parameters: dict[str, Any] = {"b_grace": grace}
         for index in range(1 << (len(chunk) - 1).bit_length()):  # (a padded list repeats its last row)
             _, row = chunk[min(index, len(chunk) - 1)]
-            parameters.update({f"b_{name}_{index}": one for name, one in zip(_AMENDED, row, strict=True)})
+            parameters.update({f"b_{name}_{index}": value for name, value in zip(_AMENDED, row, strict=True)})
         ids = [change.row.id for change, _ in chunk]
         if _amending(varying, is_set).changed(connection, ids, parameters) < len(chunk):
             return False

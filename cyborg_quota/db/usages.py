@@ -248,7 +248,7 @@ def charge_locked(connection: sa.Connection, postings: Sequence[Posting], at: in
 def rows_in_order(size: int) -> tuple[sa.Select[Any], sa.ColumnElement[Any]]:
     """The query for the id and the counters of the rows :b_id_0, :b_id_1 ..., and the order of this list."""
     ids = [sa.bindparam(f"b_id_{index}", type_=sa.BigInteger) for index in range(size)]
-    order = sa.case({one: sa.literal_column(str(index)) for index, one in enumerate(ids)}, value=_usage.id)
+    order = sa.case({row_id: sa.literal_column(str(index)) for index, row_id in enumerate(ids)}, value=_usage.id)
     return sa.select(_usage.id, *COUNTERS).where(_usage.id.in_(ids)), order
 
 
@@ -320,7 +320,7 @@ def along(nodes: Sequence[Node], reserved: int, used: int) -> list[Posting]:
             above=above,
             has_minimum=bool(growth and node.minimum),
         )
-        for index, (node, above) in enumerate(zip(nodes, [*[one.usage_id for one in nodes[1:]], None], strict=True))
+        for index, (node, above) in enumerate(zip(nodes, [*[node.usage_id for node in nodes[1:]], None], strict=True))
         if growth or not index
     ]
 
@@ -392,9 +392,9 @@ def delete_zeros(connection: sa.Connection, project_id: str) -> int:
 
     A row that is metered stays: the report has what a removed project has used.
     """
-    of_project, held = _usage.project_id == project_id, COUNTERS[:5]
+    of_project, amounts = _usage.project_id == project_id, COUNTERS[:5]
     connection.execute(sa.delete(quota_usages).where(of_project, *(value == 0 for value in COUNTERS)))
-    is_held = sa.or_(*(value != 0 for value in held))
+    is_held = sa.or_(*(value != 0 for value in amounts))
     count = sa.select(sa.func.count()).select_from(quota_usages).where(of_project, is_held)
     left: int = connection.execute(count).scalar_one()
     return left
