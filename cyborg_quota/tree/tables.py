@@ -114,21 +114,24 @@ def _move_usage(
     now = {key: locked[row_id] for key, row_id in rows.items() if row_id in locked}
     then = minimums.moved(now, moving, *trees)
     metered, base = meters.moved(now, then, *trees, at)
-    for some in chunks([rows[key] for key, amount in metered.items() if amount]):
-        meters.close_months(connection, some, at)
+    for chunk in chunks([rows[key] for key, amount in metered.items() if amount]):
+        meters.close_months(connection, chunk, at)
     keeping = {key.resource_key for key in moving if key in now and now[key].keeps}
     # Usage alone may move below any limit. A row that is above both places counts more if a row below it has a minimum.
     promising = {
-        key: one
-        for key, one in then.items()
-        if one.counted > now[key].counted and (key.resource_key in keeping or one.promised > now[key].promised)
+        key: counters
+        for key, counters in then.items()
+        if counters.counted > now[key].counted
+        and (key.resource_key in keeping or counters.promised > now[key].promised)
     }
     if refuse is not None and promising:
         refuse(connection, promising)
-    drifted = {key for key, one in then.items() if one.subtree < 0 or one.promised < 0}
+    drifted = {key for key, counters in then.items() if counters.subtree < 0 or counters.promised < 0}
     amounts = {
-        "subtree": {key: one.subtree - now[key].subtree for key, one in then.items() if key not in drifted},
-        "promised": {key: one.promised - now[key].promised for key, one in then.items() if key not in drifted},
+        "subtree": {key: counters.subtree - now[key].subtree for key, counters in then.items() if key not in drifted},
+        "promised": {
+            key: counters.promised - now[key].promised for key, counters in then.items() if key not in drifted
+        },
         "metered": {key: amount for key, amount in metered.items() if key not in drifted},
         "meter_base": base,
     }
