@@ -84,11 +84,11 @@ class History:
 def _bounded_rows(recorded: RecordedChanges | None) -> set[UsageKey]:
     """The usage rows that the changed limits and overrides of projects bound; not of projects that were removed."""
     changes = () if recorded is None else recorded.changes
-    removed = {one.project_id for one in changes if one.action == "remove project"}
+    removed = {change.project_id for change in changes if change.action == "remove project"}
     return {
-        one.key
-        for one in changes
-        if one.resource is not None and one.project_id is not None and one.project_id not in removed
+        change.key
+        for change in changes
+        if change.resource is not None and change.project_id is not None and change.project_id not in removed
     }
 
 
@@ -113,6 +113,6 @@ def _sentence(change: RecordedChange) -> str:
         names.append("default")
     if change.object_name is not None:
         names.append(change.object_name)
-    if (one := change.override) is not None:
-        names.append(f"override {one.id} from {shown(one.starts_at)} until {shown(one.until)}")
+    if (override := change.override) is not None:
+        names.append(f"override {override.id} from {shown(override.starts_at)} until {shown(override.until)}")
     return f"{change.action}, {', '.join(names)}: {describe(change.before, change.after)}"

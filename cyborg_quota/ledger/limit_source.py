@@ -78,13 +78,17 @@ class LimitDriver(abc.ABC):
 
         The value is 0 if a reserve is refused because there is no limit.
         """
-        found: dict[UsageKey, int] = {}
+        by_key: dict[UsageKey, int] = {}
         for state, limits in zip(states, self.bounds(states, resources), strict=True):
             leaf = state.project_ids[0]
             for resource in resources:
-                found[UsageKey(leaf, resource)] = 0 if limits.missing.get(resource) == leaf else UNLIMITED
-            found |= {one.key: one.limit for one in limits.constraints if one.key in found and one.project_id == leaf}
-        return found
+                by_key[UsageKey(leaf, resource)] = 0 if limits.missing.get(resource) == leaf else UNLIMITED
+            by_key |= {
+                constraint.key: constraint.limit
+                for constraint in limits.constraints
+                if constraint.key in by_key and constraint.project_id == leaf
+            }
+        return by_key
 
     def set_for(self, state: PathState) -> Mapping[str, ActiveOverride | None]:
         """The resources for which a limit of the state's project is set: the override that applies now, or None."""
@@ -101,5 +105,5 @@ class LimitDriver(abc.ABC):
 
 def driver_class(conf: cfg.ConfigOpts) -> type[LimitDriver]:
     """The class of the limit driver that ``[limits] driver`` names. Raises ConfigurationError."""
-    found: type[LimitDriver] = plugins.load("cyborg_quota.limits", "[limits] driver", conf.limits.driver)
-    return found
+    driver: type[LimitDriver] = plugins.load("cyborg_quota.limits", "[limits] driver", conf.limits.driver)
+    return driver

@@ -28,15 +28,20 @@ COLUMNS: Final = (
     Column("state", schema={"enum": list(STATES)}),
     *columns("consumer", "group", cell=formats.Optional, schema=nullable(TEXT)),
     Column("source", formats.Optional),
-    Column("expire", formats.timestamp, lambda one: None if one.state == COMMITTED else one.expire, nullable(TIME)),
+    Column(
+        "expire",
+        formats.timestamp,
+        lambda reservation: None if reservation.state == COMMITTED else reservation.expire,
+        nullable(TIME),
+    ),
 )
 PROVIDER: Final = Column("provider", formats.Optional)
 
 
 def _show(caller: Any, uuid: str) -> Reservation:
     for reservation in caller.engine.list_reservations(caller.elevated, reservations=[uuid]):
-        found: Reservation = reservation
-        return found
+        record: Reservation = reservation
+        return record
     raise exceptions.ReservationNotFound(uuid)
 
 

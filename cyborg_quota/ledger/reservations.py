@@ -77,7 +77,7 @@ class Reservations:
     def expire(self, progress: Callable[[int], None] | None) -> int:
         """Expire all overdue reservations. Returns their number. ``progress`` is called with the size of each batch.
 
-        Sweepers may run on several hosts: each skips what another one has locked. If the lock of a project's row is not
+        Sweepers may run on several hosts: each skips what another has locked. If the lock of a project's row is not
         granted, the reservations of the other projects are expired before the error is raised.
         """
         total = 0
@@ -164,7 +164,7 @@ class Reservations:
             purged += count
             progress(count)
         count = _GROUPS_PER_PAGE
-        while count == _GROUPS_PER_PAGE:  # (their number is not bounded; one that is folded is not found again)
+        while count == _GROUPS_PER_PAGE:  # (their number is not bounded; a folded group is not read again)
             groups = self._untimed.read(
                 lambda connection: maintenance.foldable(connection, age_microseconds, _GROUPS_PER_PAGE)
             )

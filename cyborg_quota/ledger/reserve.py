@@ -142,8 +142,8 @@ class Reserver:
             return dialect.reserve_in_single_statement(connection, rows, merged, taken)
 
         claims = [enforcer.inventory_claims(pending) for enforcer in enforcers]
-        taken = [claim for some in claims for claim in some or ()]
-        is_single = is_limited and None not in claims and not any(one.has_minimum for one in merged)
+        taken = [claim for batch in claims for claim in batch or ()]
+        is_single = is_limited and None not in claims and not any(posting.has_minimum for posting in merged)
         result = self._database.write(work, single_statement if is_single else None)
         if isinstance(result, InventoryClaim):
             raise Refused(result.inventory_id)
@@ -193,15 +193,15 @@ class Reserver:
                 reservations.live_of(connection, request.project_id, consumers, self._settler.grace),
             )
 
-        inserted, held = self._database.read_synced(read_rows)
+        inserted, live = self._database.read_synced(read_rows)
         if inserted:
             return True
-        overdue = [row.uuid for rows in held.values() for row in rows if row.overdue]
+        overdue = [row.uuid for rows in live.values() for row in rows if row.overdue]
         if overdue:
             self._settler.expire_rows(overdue)
             return False
         for item in pending:
-            if rows := held.get(item.claim.consumer):
+            if rows := live.get(item.claim.consumer):
                 if {row.resource: row.delta for row in rows} != dict(item.claim.deltas):
                     raise conflict(item.claim, rows)
                 for enforcer in enforcers:

@@ -261,25 +261,25 @@ class Amender:
 
         False: they have ended, or they are those of this transfer, which was committed although its answer was lost.
         """
-        held = self._database.read_synced(
+        live = self._database.read_synced(
             lambda connection: reservations.live_of(
                 connection, request.receiver, [request.consumer], self._settler.grace
             )
         ).get(request.consumer, [])
-        overdue = [row.uuid for row in held if row.overdue]
+        overdue = [row.uuid for row in live if row.overdue]
         if overdue:
             self._settler.expire_rows(overdue)
-        elif held and not {row.uuid for row in held} & {row.uuid for row in rows}:
-            deltas, requested = ({row.resource: row.delta for row in some} for some in (held, rows))
+        elif live and not {row.uuid for row in live} & {row.uuid for row in rows}:
+            deltas, requested = ({row.resource: row.delta for row in claim_rows} for claim_rows in (live, rows))
             raise exceptions.ReservationConflict(request.consumer, deltas, requested) from None
         return False
 
 
 def _select(rows: Sequence[Row], request: ResizeRequest) -> list[Row]:
     """The rows of the resources to resize, in order of id. Raises ResourceNotHeld."""
-    held = {row.resource for row in rows}
+    resources = {row.resource for row in rows}
     for resource in request.amounts:
-        if resource not in held:
+        if resource not in resources:
             raise exceptions.ResourceNotHeld(
                 rows[0].project_id, request.selection.consumer, resource, uuid=request.uuid
             )
@@ -291,6 +291,8 @@ def _check_held(rows: Iterable[Row], request: ResizeRequest) -> None:
 
     An amount that is already the requested one is accepted: the call is a repeat.
     """
-    held = {row.resource: row.delta for row in rows}
-    if any(held[resource] not in (amount, request.amounts[resource]) for resource, amount in request.expected.items()):
-        raise exceptions.AmountChanged(request.selection.consumer, held, request.expected, uuid=request.uuid)
+    deltas = {row.resource: row.delta for row in rows}
+    if any(
+        deltas[resource] not in (amount, request.amounts[resource]) for resource, amount in request.expected.items()
+    ):
+        raise exceptions.AmountChanged(request.selection.consumer, deltas, request.expected, uuid=request.uuid)

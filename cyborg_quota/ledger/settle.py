@@ -164,12 +164,12 @@ class Settler:
     def _name(self, connection: Connection, rows: Sequence[Row], consumer: str) -> None:
         """Give the rows to the consumer, unless it has them already."""
         project_id = _project_of(rows)
-        held = reservations.live_of(connection, project_id, [consumer], self.grace).get(consumer, [])
-        if {row.uuid for row in held} == {row.uuid for row in rows}:
+        live = reservations.live_of(connection, project_id, [consumer], self.grace).get(consumer, [])
+        if {row.uuid for row in live} == {row.uuid for row in rows}:
             return
-        if overdue := [row.uuid for row in held if row.overdue]:
+        if overdue := [row.uuid for row in live if row.overdue]:
             raise _OverdueHolder(overdue)
-        _check_names(rows, held, consumer)
+        _check_names(rows, live, consumer)
         ordinals = {resource: index + 1 for index, resource in enumerate(sorted(row.resource for row in rows))}
         for row in sorted(rows, key=lambda row: row.id):
             if not reservations.name(connection, row, consumer, ordinals[row.resource]):
@@ -190,7 +190,7 @@ class Settler:
             return None
         if call != "commit" and any(row.provider_id is not None for row in rows):
             return None  # they give capacity back
-        if any(one.has_minimum for one in postings):
+        if any(posting.has_minimum for posting in postings):
             return None
         uuids, after = [row.uuid for row in rows], plan.moves[0].to
         settle = self._database.dialect.settle_in_single_statement
@@ -346,14 +346,14 @@ def _project_of(rows: Iterable[Row]) -> str:
     return project_ids.pop()
 
 
-def _check_names(rows: Sequence[Row], held: Sequence[Row], consumer: str) -> None:
+def _check_names(rows: Sequence[Row], live: Sequence[Row], consumer: str) -> None:
     """Raise NameConflict if another claim holds the name, or a row has another consumer."""
     requested = {row.resource: row.delta for row in rows}
     for row in rows:
         if row.consumer not in (None, consumer):
             reason = f"reservation {row.uuid} has the consumer {row.consumer}"
             raise exceptions.NameConflict(consumer, {row.resource: row.delta}, requested, reason)
-    if held:
-        deltas = {row.resource: row.delta for row in held}
+    if live:
+        deltas = {row.resource: row.delta for row in live}
         amounts = ", ".join(f"{resource}={delta}" for resource, delta in sorted(deltas.items()))
         raise exceptions.NameConflict(consumer, deltas, requested, f"another claim, of {amounts}, holds it")

@@ -62,17 +62,17 @@ class ThresholdNotifier:
 
         rows, shared, states = self._untimed.read(read)
         limits = dict(self._limits.limits(states, {key.resource for key in rows}))
-        limits |= {one.key: one.limit for one in self._limits.totals(shared)}
+        limits |= {constraint.key: constraint.limit for constraint in self._limits.totals(shared)}
         notices = []
         for key, (counters, notified) in rows.items():
             project_id, resource, _ = key
             limit = limits.get(key, UNLIMITED)
             in_subtree = project_id == TOTAL or self._limits.bounds_subtree
-            held = counters.subtree if in_subtree else counters.used + counters.reserved
-            current = level(held, limit, self._thresholds, self._least_limit)
+            usage = counters.subtree if in_subtree else counters.used + counters.reserved
+            current = level(usage, limit, self._thresholds, self._least_limit)
             change = functools.partial(
                 usages.claim_notified_level, project_id=project_id, resource=resource, before=notified, now=current
             )
             if current != notified and self._database.write(change):
-                notices.append(Notice(project_id, resource, limit, held, notified, current))
+                notices.append(Notice(project_id, resource, limit, usage, notified, current))
         return notices
