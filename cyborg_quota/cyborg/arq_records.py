@@ -157,11 +157,11 @@ class Records:
 
     def of(self, arqs: Collection[str]) -> dict[str, Record]:
         """Those of these ARQs that Cyborg has, by UUID."""
-        uuids, found = sorted(arqs), {}
+        uuids, records = sorted(arqs), {}
         for start in range(0, len(uuids), PAGE_ROWS):
             page = _query(self._db.extarq_list, self._context, uuid_range=uuids[start : start + PAGE_ROWS])
-            found.update({record.uuid: self._record(record) for record in page})
-        return found
+            records.update({record.uuid: self._record(record) for record in page})
+        return records
 
     def changed_lately(self, seconds: float) -> list[Record]:
         """The ARQs that were changed within this time, by the clocks of Cyborg's hosts."""

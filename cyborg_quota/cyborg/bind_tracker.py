@@ -209,10 +209,10 @@ class BindTracker:
         """
         made: dict[str, BindReservation] = {}
         try:
-            for caller, some in grouped(binds, lambda bind: bind[0]).items():
-                counted = [claim for _, claim in some if claim.deltas]
+            for caller, caller_binds in grouped(binds, lambda bind: bind[0]).items():
+                counted = [claim for _, claim in caller_binds if claim.deltas]
                 uuids = iter(self.call(self.engine.reserve_many, caller, counted, self.ttl) if counted else ())
-                for _, claim in some:
+                for _, claim in caller_binds:
                     reservation = BindReservation(self, caller, claim, [next(uuids) for _ in claim.deltas])
                     made[str(claim.consumer)] = reservation
         except BaseException:

@@ -162,21 +162,23 @@ def compare(
         charged += is_charged
         own += is_charged and seen.attached is not None
         records += seen.record is not None
-        held = seen.charges
+        charges = seen.charges
         if seen.attached is None:
-            held = tuple(charge for charge in held if charge.resource in resources and charge.source in (source, None))
-        compared += seen.attached is not None or bool(held)
+            charges = tuple(
+                charge for charge in charges if charge.resource in resources and charge.source in (source, None)
+            )
+        compared += seen.attached is not None or bool(charges)
         if seen.in_flight:
-            held = _uncommitted(seen, source)
+            charges = _uncommitted(seen, source)
             left: Problem = "not attached" if seen.record is None else "not committed"
-            problem = left if held else None
+            problem = left if charges else None
         else:
-            problem = None if seen.record and seen.record.is_changing else _problem(held, seen.attached)
+            problem = None if seen.record and seen.record.is_changing else _problem(charges, seen.attached)
         if problem is None:
-            unclaimed += source is not None and bool(seen.attached) and not all(charge.source for charge in held)
+            unclaimed += source is not None and bool(seen.attached) and not all(charge.source for charge in charges)
         else:
-            is_own = all(charge.source == source for charge in held)
-            difference = Difference(problem, seen.arq, held, seen.attached, is_own, seen.record is None)
+            is_own = all(charge.source == source for charge in charges)
+            difference = Difference(problem, seen.arq, charges, seen.attached, is_own, seen.record is None)
             missing += difference.is_own and difference.is_missing
             counts[difference.kind] = counts.get(difference.kind, 0) + 1
             if counts[difference.kind] <= most:
@@ -190,22 +192,22 @@ def _uncommitted(seen: Observation, source: str | None) -> tuple[Reservation, ..
 
     Or those of a deleted one. Others may belong to a bind that begins now; they expire.
     """
-    own = [one for one in seen.in_flight if one.source == source]
+    own = [reservation for reservation in seen.in_flight if reservation.source == source]
     if seen.record is not None:
         project_id = None if seen.attached is None else seen.attached.project_id
-        own = [one for one in own if one.project_id == project_id]
+        own = [reservation for reservation in own if reservation.project_id == project_id]
     return tuple(own)
 
 
-def _problem(held: Sequence[Reservation], attached: Record | None) -> Problem | None:
+def _problem(charges: Sequence[Reservation], attached: Record | None) -> Problem | None:
     if attached is None:
-        return "not attached" if held else None
+        return "not attached" if charges else None
     if attached.project_id is None:
         return None  # bound before Cyborg stored projects: it cannot be charged
-    before, after = _sums(held), attached.wanted
+    before, after = _sums(charges), attached.wanted
     if before == after:
         return None
-    if not held:
+    if not charges:
         return "not charged"
     if {project_id for project_id, _ in before} != {attached.project_id}:
         return "wrong project"

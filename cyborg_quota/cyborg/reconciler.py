@@ -146,7 +146,7 @@ class Reconciler:
             is_empty = bound[False] > 0 and next(iter(self.records.all()), None) is None
             if is_empty or _has_shrunk(bound[False], bound.total()):
                 raise RecordsShrunk(bound[False], bound.total(), is_empty=is_empty, command="--claim-source")
-        count, uuids = 0, (uuid for _, some in self._claimable(replaced) for uuid in some)
+        count, uuids = 0, (uuid for _, page in self._claimable(replaced) for uuid in page)
         while batch := list(itertools.islice(uuids, _PAGE_ROWS)):
             count += self.engine.set_source(_ADMIN, batch, str(self.source), replaced=replaced)
         return count
@@ -159,7 +159,11 @@ class Reconciler:
         for seen in observations(self.engine, self.records):
             is_bound = seen.attached is not None
             live = (*seen.charges, *seen.in_flight)
-            uuids = [one.uuid for one in live if one.source == source and (is_bound or one.resource in self.resources)]
+            uuids = [
+                reservation.uuid
+                for reservation in live
+                if reservation.source == source and (is_bound or reservation.resource in self.resources)
+            ]
             if uuids:
                 yield is_bound, uuids
 
@@ -193,10 +197,21 @@ class Reconciler:
         A bind that runs now settles its reservation itself.
         """
         for start in range(0, len(repaired), _PAGE_ROWS):
-            some = repaired[start : start + _PAGE_ROWS]
-            arqs = [(project_id, one.arq) for one in some for project_id, _ in (*one.before, *one.after)]
+            chunk = repaired[start : start + _PAGE_ROWS]
+            arqs = [
+                (project_id, difference.arq)
+                for difference in chunk
+                for project_id, _ in (*difference.before, *difference.after)
+            ]
             report = self._compare(observations_of(self.engine, self.records, arqs))
-            self._repair_all([one for one in report.differences if one.is_own and one.problem != "not committed"], [])
+            self._repair_all(
+                [
+                    difference
+                    for difference in report.differences
+                    if difference.is_own and difference.problem != "not committed"
+                ],
+                [],
+            )
 
     def _check(self, report: Report, wanted: Sequence[Difference], *, is_automatic: bool) -> None:
         is_all = is_automatic and report.attached == 0 and report.charged > 1
@@ -204,7 +219,9 @@ class Reconciler:
         if has_shrunk and any(difference.is_missing for difference in wanted):
             raise RecordsShrunk(report.missing, report.charged, is_empty=report.is_empty)
         changed = [difference for difference in wanted if difference.problem != "not committed"]
-        changes = len(changed) + sum(report.omitted.get(kind, 0) for kind in {one.kind for one in changed})
+        changes = len(changed) + sum(
+            report.omitted.get(kind, 0) for kind in {difference.kind for difference in changed}
+        )
         if changes > max(_FREE_CHANGES, report.compared * self.share / 100):
             raise TooManyChanges(changes, report.compared, self.share)
 
@@ -237,11 +254,18 @@ class Reconciler:
         """
         is_released = False
         try:
-            charges = [charge.uuid for one in batch if one.problem != "not committed" for charge in one.charges]
+            charges = [
+                charge.uuid
+                for difference in batch
+                if difference.problem != "not committed"
+                for charge in difference.charges
+            ]
             if charges:
                 self.engine.release(_ADMIN, charges)
                 is_released = True
-            attached = [one.attached for one in batch if one.attached is not None and one.after]
+            attached = [
+                difference.attached for difference in batch if difference.attached is not None and difference.after
+            ]
             if attached:
                 adopt(self.engine, attached, self.source, self.pod)  # commits what is only reserved
         except (*_OVERTAKEN, exceptions.DatabaseError) as error:
@@ -252,7 +276,11 @@ class Reconciler:
                 raise
             for difference in batch:
                 LOG.warning("Not repaired%s: %s: %s", ", only released" if is_released else "", difference, error)
-            return [dataclasses.replace(one, problem="released, not charged") for one in batch] if is_released else []
+            return (
+                [dataclasses.replace(difference, problem="released, not charged") for difference in batch]
+                if is_released
+                else []
+            )
         return batch
 
 
@@ -268,7 +296,9 @@ def _batches(differences: Iterable[Difference]) -> Iterator[list[Difference]]:
             return difference.charges[0].project_id, ""
         return str(difference.attached.project_id), str(difference.attached.instance)
 
-    for _, group in itertools.groupby(sorted(differences, key=sort_key), key=lambda one: sort_key(one)[0]):
+    for _, group in itertools.groupby(
+        sorted(differences, key=sort_key), key=lambda difference: sort_key(difference)[0]
+    ):
         while batch := list(itertools.islice(group, _BATCH_ROWS)):
             yield batch
 
@@ -312,12 +342,14 @@ def observations(engine: QuotaEngine, records: Records) -> Iterator[Observation]
 
 def observations_of(engine: QuotaEngine, records: Records, arqs: Iterable[tuple[str, str]]) -> Iterator[Observation]:
     """As ``observations``, for these (project, ARQ). Charges to other projects are not seen."""
-    by_project = {project: {arq for _, arq in some} for project, some in grouped(arqs, _key).items()}
+    by_project = {project: {arq for _, arq in pairs} for project, pairs in grouped(arqs, _key).items()}
     rows = [
-        row for project, some in by_project.items() for row in engine.list_by_consumer(_ADMIN, project, consumers=some)
+        row
+        for project, uuids in by_project.items()
+        for row in engine.list_by_consumer(_ADMIN, project, consumers=uuids)
     ]
-    found = records.of(set().union(*by_project.values()))
-    return _join(sorted(rows, key=lambda row: str(row.consumer)), [found[arq] for arq in sorted(found)])
+    by_uuid = records.of(set().union(*by_project.values()))
+    return _join(sorted(rows, key=lambda row: str(row.consumer)), [by_uuid[arq] for arq in sorted(by_uuid)])
 
 
 def _join(rows: Iterable[Reservation], records: Iterable[Record]) -> Iterator[Observation]:

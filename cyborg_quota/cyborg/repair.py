@@ -132,12 +132,12 @@ class Repair:
             except (TooManyChanges, RecordsShrunk) as error:
                 is_refused = True
                 LOG.error("The ledger was not repaired: %s", error)
-        repaired_arqs = {one.arq for one in repaired}
-        remaining = [one for one in report.differences if one.arq not in repaired_arqs]
+        repaired_arqs = {difference.arq for difference in repaired}
+        remaining = [difference for difference in report.differences if difference.arq not in repaired_arqs]
         self._log(report, len(repaired), remaining)
         if is_all:
             self._is_trusted = not is_refused
-        return is_refused or not self.is_healing or not any(one.is_own for one in remaining)
+        return is_refused or not self.is_healing or not any(difference.is_own for difference in remaining)
 
     @staticmethod
     def _log(report: Report, repaired: int, remaining: Sequence[Difference]) -> None:
