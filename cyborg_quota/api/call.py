@@ -174,7 +174,7 @@ def render(component: str, record: Any, **values: Any) -> Json:
 
 def render_columns(shown: Columns, record: Any) -> Json:
     """The members of a record."""
-    return {one.member: _json(one.of(record)) for one in shown}
+    return {column.member: _json(column.of(record)) for column in shown}
 
 
 def _json(value: Any) -> Any:
@@ -185,7 +185,7 @@ def _json(value: Any) -> Any:
     if isinstance(value, decimal.Decimal):
         return str(value)
     if isinstance(value, (list, tuple)):
-        return [_json(one) for one in value]
+        return [_json(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     return dict(value) if isinstance(value, Mapping) else value

@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-PATHS: Final = re.compile(rf"/v2/({'|'.join(sorted({one.path.split('/')[2] for one in OPERATIONS}))})(/|$)")
+PATHS: Final = re.compile(rf"/v2/({'|'.join(sorted({operation.path.split('/')[2] for operation in OPERATIONS}))})(/|$)")
 """The paths of this API. All other paths are Cyborg's."""
 
 _HEALTHCHECK: Final = re.compile(r"/healthcheck$")

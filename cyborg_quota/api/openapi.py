@@ -82,17 +82,17 @@ def _operation(operation: Operation) -> dict[str, Any]:
         {"name": name, "in": "query", "required": False, "schema": schema} for name, schema in operation.query.items()
     ]
     parameters.append({"$ref": "#/components/parameters/microversion"})
-    found: dict[str, Any] = {
+    definition: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "parameters": parameters,
         "responses": _responses(operation),
     }
     if operation.rule is not None:
-        found["x-openstack-policy"] = operation.rule
+        definition["x-openstack-policy"] = operation.rule
     if operation.body is not None:
-        found["requestBody"] = {"required": True, "content": _json(operation.body)}
-    return found
+        definition["requestBody"] = {"required": True, "content": _json(operation.body)}
+    return definition
 
 
 def _json(name: str) -> dict[str, Any]:
@@ -103,10 +103,10 @@ def _responses(operation: Operation) -> dict[str, Any]:
     success: dict[str, Any] = {"description": http.HTTPStatus(operation.status).phrase}
     if operation.answer is not None:
         success["content"] = _json(operation.answer)
-    found = {str(operation.status): success}
+    responses = {str(operation.status): success}
     for status in sorted(statuses(operation)):
-        found[str(status)] = {"$ref": f"#/components/responses/{_error_name(status)}"}
-    return found
+        responses[str(status)] = {"$ref": f"#/components/responses/{_error_name(status)}"}
+    return responses
 
 
 def _error_name(status: int) -> str:
@@ -123,12 +123,12 @@ def _error(status: int) -> dict[str, Any]:
 
 def statuses(operation: Operation) -> set[int]:
     """The statuses of the errors that the operation may answer."""
-    found = {400, 403, *_ALWAYS, *operation.errors}
+    codes = {400, 403, *_ALWAYS, *operation.errors}
     if operation.is_of_project:
-        found.add(404)
+        codes.add(404)
     if operation.body is not None:
-        found |= {413, 415}
-    return found
+        codes |= {413, 415}
+    return codes
 
 
 class _Dumper(yaml.SafeDumper):

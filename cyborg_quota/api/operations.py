@@ -291,12 +291,12 @@ _BY_HAND: Final = (
 def _generated(of: surface.Operation, route: Route) -> Operation:
     """The call of an operation that has a route, and its schemas."""
     in_path = re.findall(r"\{(\w+)\}", route.path)
-    sent = [one for one in surface.flat(of.arguments) if one.rest and one.name not in in_path]
+    sent = [argument for argument in surface.flat(of.arguments) if argument.rest and argument.name not in in_path]
     name = of.words.replace(" ", "_")
     component = _component(of)
     has_query = route.method in ("GET", "DELETE")
     if not has_query:
-        schemas.COMPONENTS[component] = _body((str(one.rest), one) for one in sent)
+        schemas.COMPONENTS[component] = _body((str(argument.rest), argument) for argument in sent)
     return Operation(
         route.method,
         route.path,
@@ -306,7 +306,7 @@ def _generated(of: surface.Operation, route: Route) -> Operation:
         functools.partial(_handle, of, route),
         None if has_query else component,
         _answer(of, route),
-        {**{str(one.rest): one.schema for one in sent}, **_page(route)} if has_query else _NO_QUERY,
+        {**{str(argument.rest): argument.schema for argument in sent}, **_page(route)} if has_query else _NO_QUERY,
         route.status,
         route.errors,
     )
@@ -322,13 +322,13 @@ def _body(members: Iterable[tuple[str, surface.Argument]]) -> Schema:
     nested: dict[str, list[tuple[str, surface.Argument]]] = {}
     properties: dict[str, Schema] = {}
     optional: list[str] = []
-    for name, one in members:
+    for name, argument in members:
         outer, dot, inner = name.partition(".")
         if dot:
-            nested.setdefault(outer, []).append((inner, one))
+            nested.setdefault(outer, []).append((inner, argument))
             continue
-        properties[outer] = one.schema
-        if not one.is_required:
+        properties[outer] = argument.schema
+        if not argument.is_required:
             optional.append(outer)
     return schemas.object_of({**properties, **{name: _body(inner) for name, inner in nested.items()}}, tuple(optional))
 
@@ -338,13 +338,15 @@ def _answer(of: surface.Operation, route: Route) -> str | None:
     if route.member is None or of.columns is None:
         return None
     record = str(route.record)
-    fields = {one.member: one.schema for one in of.columns if one.schema is not None}
+    fields = {column.member: column.schema for column in of.columns if column.schema is not None}
     schemas.COMPONENTS.setdefault(record, schemas.object_of(fields))
     name = f"{_component(of)}Answer"
-    one = schemas.ref(record)
+    reference = schemas.ref(record)
     has_pages = route.marker is not None
     schemas.COMPONENTS[name] = (
-        schemas.list_of(route.member, one, paged=has_pages) if of.is_list else schemas.object_of({route.member: one})
+        schemas.list_of(route.member, reference, paged=has_pages)
+        if of.is_list
+        else schemas.object_of({route.member: reference})
     )
     return name
 
@@ -357,36 +359,47 @@ def _component(of: surface.Operation) -> str:
 def _handle(of: surface.Operation, route: Route, call: Call) -> Any:
     """Make the call of an operation with the values of a request, and render what it returns."""
     try:
-        values = {one.name: _value(one, call) for one in surface.flat(of.arguments) if one.rest is not None}
+        values = {
+            argument.name: _value(argument, call)
+            for argument in surface.flat(of.arguments)
+            if argument.rest is not None
+        }
     except argparse.ArgumentTypeError as error:
         raise Refused(400, f"Invalid value: {error}.") from None
     for either in of.arguments:
-        if isinstance(either, surface.OneOf) and sum(_is_given(one, call) for one in either.arguments) > 1:
-            raise Refused(400, f"Give only one of {', '.join(str(one.rest) for one in either.arguments if one.rest)}.")
-    absent = {one.name: one.collect(one.default) for one in surface.flat(of.arguments) if one.name not in values}
+        if isinstance(either, surface.OneOf) and sum(_is_given(argument, call) for argument in either.arguments) > 1:
+            raise Refused(
+                400,
+                f"Give only one of {', '.join(str(argument.rest) for argument in either.arguments if argument.rest)}.",
+            )
+    absent = {
+        argument.name: argument.collect(argument.default)
+        for argument in surface.flat(of.arguments)
+        if argument.name not in values
+    }
     absent.pop(arguments.PROJECT_DOMAIN.name, None)
     if values.pop(arguments.FORCE_PROJECT.name, None) is not None:
         call.require_project(values.get("child_id") or call.project_id)
     if route.marker is not None:
         values["limit"] = call.limit + 1
-    found = of.call(call, **values, **absent)
+    result = of.call(call, **values, **absent)
     if of.columns is None or route.member is None:
         return None
-    shown, records = found if isinstance(found, surface.Table) else (of.columns, found)
-    render = functools.partial(render_columns, [one for one in shown if one.schema is not None])
+    shown, records = result if isinstance(result, surface.Table) else (of.columns, result)
+    render = functools.partial(render_columns, [column for column in shown if column.schema is not None])
     if route.marker is not None:
         return call.page(route.member, records, render, route.marker)
-    return {route.member: [render(one) for one in records] if of.is_list else render(records)}
+    return {route.member: [render(record) for record in records] if of.is_list else render(records)}
 
 
 def _given(argument: surface.Argument, call: Call) -> Any:
     """What the path, the query or the body has for an argument; None: nothing."""
-    found: Any = call.path.get(argument.name)
-    if found is None:
-        found = call.query if call.body is None else call.body
+    value: Any = call.path.get(argument.name)
+    if value is None:
+        value = call.query if call.body is None else call.body
         for part in str(argument.rest).split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+            value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _is_given(argument: surface.Argument, call: Call) -> bool:
@@ -395,16 +408,16 @@ def _is_given(argument: surface.Argument, call: Call) -> bool:
 
 def _value(argument: surface.Argument, call: Call) -> Any:
     """The value of an argument."""
-    found = _given(argument, call)
-    return argument.collect(argument.default) if found is None else argument.load(found)
+    value = _given(argument, call)
+    return argument.collect(argument.default) if value is None else argument.load(value)
 
 
 def _all() -> Iterator[Operation]:
     yield from _BY_HAND
-    known = {(one.method, one.path) for one in _BY_HAND}
-    for one in table.operations().values():
-        if one.route is not None and one.route[:2] not in known:
-            yield _generated(one, one.route)
+    known = {(operation.method, operation.path) for operation in _BY_HAND}
+    for operation in table.operations().values():
+        if operation.route is not None and operation.route[:2] not in known:
+            yield _generated(operation, operation.route)
 
 
 OPERATIONS: Final = tuple(_all())

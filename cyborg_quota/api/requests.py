@@ -61,10 +61,10 @@ def _number(text: str) -> int | float:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise ValueError("an object has the same name twice")
-    return found
+    return members
 
 
 def read_query(req: falcon.Request, parameters: Mapping[str, Schema]) -> dict[str, Any]:

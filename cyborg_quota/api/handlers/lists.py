@@ -22,10 +22,14 @@ def list_reservations(call: Call) -> Json:
     # The marker must match too: otherwise the answer would reveal that another project has this reservation (I8).
     if marker is not None and not call.engine.list_reservations(call.elevated, project_id, reservations=[marker]):
         raise Refused(400, "The marker is not a reservation of this list.")
-    found = call.engine.list_reservations(call.elevated, project_id, limit=call.limit + 1, after=marker, **filters)
-    return call.page("reservations", found, _render, lambda one: one.uuid)
+    reservations = call.engine.list_reservations(
+        call.elevated, project_id, limit=call.limit + 1, after=marker, **filters
+    )
+    return call.page("reservations", reservations, _render, lambda reservation: reservation.uuid)
 
 
-def _render(one: Reservation) -> Json:
+def _render(reservation: Reservation) -> Json:
     """A reservation. A committed one does not expire."""
-    return render("Reservation", one, expire=None if one.state == COMMITTED else moment(one.expire))
+    return render(
+        "Reservation", reservation, expire=None if reservation.state == COMMITTED else moment(reservation.expire)
+    )

@@ -24,13 +24,13 @@ def set_override(call: Call) -> Json:
     )
     # Several overrides have no address of their own but that of their list.
     call.headers["Location"] = f"{call.url}/{made[0].id}" if len(made) == 1 else call.url
-    return with_warnings(call, {"overrides": [render("Override", one) for one in made]}, wanted["quota"])
+    return with_warnings(call, {"overrides": [render("Override", override) for override in made]}, wanted["quota"])
 
 
 def get_override(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/overrides/{override_id}"""
-    found, _ = call.engine.limits.list_overrides(call.elevated, call.project_id)
-    for one in found:
-        if one.id == call.path["override_id"]:
-            return {"override": render("Override", one)}
+    overrides, _ = call.engine.limits.list_overrides(call.elevated, call.project_id)
+    for override in overrides:
+        if override.id == call.path["override_id"]:
+            return {"override": render("Override", override)}
     raise exceptions.OverrideNotFound(call.path["override_id"])

@@ -40,10 +40,16 @@ def list_quotas(call: Call) -> Json:
         by_project.setdefault(holding.key.project_id, []).append(holding)
     in_force = None
     if limits.read_only is not None:  # the stored limits and overrides do not apply
-        by_project = {name: some for name, some in by_project.items() if any(one.used + one.reserved for one in some)}
+        by_project = {
+            name: holdings
+            for name, holdings in by_project.items()
+            if any(holding.used + holding.reserved for holding in holdings)
+        }
         in_force = limits.limits_in_force(call.elevated, list(by_project))
     render_project = functools.partial(_project_quota, in_force)
-    return call.page("quotas", list(by_project.items()), render_project, lambda one: one[0], following=following)
+    return call.page(
+        "quotas", list(by_project.items()), render_project, lambda project: project[0], following=following
+    )
 
 
 def _project_quota(in_force: Mapping[str, Mapping[str, int]] | None, project: tuple[str, list[Holding]]) -> Json:
@@ -52,16 +58,16 @@ def _project_quota(in_force: Mapping[str, Mapping[str, int]] | None, project: tu
     ``in_force``: the limits by project, if they are not stored here.
     """
     project_id, holdings = project
-    whole = [one for one in holdings if one.key.is_whole]
-    own = {one.key.resource: one.limit for one in whole if one.limit is not None}
+    whole = [holding for holding in holdings if holding.key.is_whole]
+    own = {holding.key.resource: holding.limit for holding in whole if holding.limit is not None}
     return {
         "project_id": project_id,
         "quota": own if in_force is None else in_force[project_id],
-        "overrides": sum(one.overrides for one in holdings) if in_force is None else 0,
-        "usage": {one.key.resource: {"in_use": one.used, "reserved": one.reserved} for one in whole},
+        "overrides": sum(holding.overrides for holding in holdings) if in_force is None else 0,
+        "usage": {holding.key.resource: {"in_use": holding.used, "reserved": holding.reserved} for holding in whole},
         "in_force": {
-            one.key.resource: _in_force(is_overridden=one.is_overridden, is_own=one.limit is not None)
-            for one in whole
+            holding.key.resource: _in_force(is_overridden=holding.is_overridden, is_own=holding.limit is not None)
+            for holding in whole
             if in_force is None
         },
     }
@@ -82,7 +88,7 @@ def _list_quotas_in_pod(call: Call, pod: str) -> Json:
     )
     for record in records:
         by_project.setdefault(str(record.project_id), {})[record.resource] = record.limit
-    found = [
+    quotas = [
         {
             "project_id": project_id,
             "quota": limits,
@@ -92,7 +98,7 @@ def _list_quotas_in_pod(call: Call, pod: str) -> Json:
         }  # (limits in pods have no overrides)
         for project_id, limits in by_project.items()
     ]
-    return call.page("quotas", found, lambda one: one, lambda one: str(one["project_id"]))
+    return call.page("quotas", quotas, lambda quota: quota, lambda quota: str(quota["project_id"]))
 
 
 def list_over(call: Call) -> Json:
@@ -130,8 +136,8 @@ def preview(call: Call) -> Json:
     )
     return {
         "changes": [
-            render("PlannedChange", one, project_id=None if one.project_id == TOTAL else one.project_id)
-            for one in changes
+            render("PlannedChange", change, project_id=None if change.project_id == TOTAL else change.project_id)
+            for change in changes
         ],
         "problems": [] if refusal is None else list(refusal.problems),
     }
@@ -143,7 +149,7 @@ def get_limits(call: Call) -> Json:
     _send_generation(call)
     if pod is not None:
         return _answer(pod, _limits_in(call, pod))
-    return {"quota": {resource: one["limit"] for resource, one in get_detail(call)["quota"].items()}}
+    return {"quota": {resource: detail["limit"] for resource, detail in get_detail(call)["quota"].items()}}
 
 
 def _send_generation(call: Call) -> None:
@@ -156,20 +162,20 @@ def _generation(call: Call) -> int | None:
     """The generation that the limits must have; None: any. Raises Refused."""
     if call.if_match in (None, "*"):
         return None
-    found = re.fullmatch(r'"([0-9]{1,10})"', str(call.if_match), re.ASCII)
-    if found is None:
+    match = re.fullmatch(r'"([0-9]{1,10})"', str(call.if_match), re.ASCII)
+    if match is None:
         raise Refused(400, 'If-Match must be the ETag of an answer, as in "17", or *.')
-    return int(found[1])
+    return int(match[1])
 
 
 def get_detail(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/detail"""
     pod = _pod(call, call.query)
     if pod is not None:
-        return _answer(pod, {one.resource: _detail(one, is_stored=False) for one in _records_in(call, pod)})
+        return _answer(pod, {record.resource: _detail(record, is_stored=False) for record in _records_in(call, pod)})
     read_only = call.engine.limits.read_only
     records = call.engine.get_detail(call.as_project)
-    quota = {one.resource: _detail(one, is_stored=read_only is None) for one in records}
+    quota = {record.resource: _detail(record, is_stored=read_only is None) for record in records}
     for resource in quota.keys() - set(call.engine.resources):  # (held, and registered no longer)
         quota[resource]["bound_by"] = {"project_id": call.project_id, "scope": "not_registered", "limit": None}
     return {"quota": quota, "read_only": read_only}
@@ -220,12 +226,12 @@ def set_limits(call: Call) -> Json:
     own = {} if pod is None else _limits_in(call, pod)
     if not call.body.get("force", False) and set(limits.values()) != {None}:
         where = "" if pod is None else f" in pod {pod}"
-        usages = {one.resource: one.usage for one in _records_in(call, pod)}
-        held = {
-            name: (one.used + one.reserved, f"{one.used} in use and {one.reserved} reserved{where}")
-            for name, one in usages.items()
+        usages = {record.resource: record.usage for record in _records_in(call, pod)}
+        amounts = {
+            name: (usage.used + usage.reserved, f"{usage.used} in use and {usage.reserved} reserved{where}")
+            for name, usage in usages.items()
         }
-        refuse_below_usage(limits, held)
+        refuse_below_usage(limits, amounts)
     call.engine.limits.set_limits(
         call.context,
         limits,
@@ -255,8 +261,8 @@ def unset_limits(call: Call) -> None:
 def check(call: Call) -> Json:
     """POST /v2/quotas/{project_id}/check"""
     pod = _pod(call, call.body)
-    found = call.engine.check(call.elevated, call.body["check"], call.project_id, pod=pod, redacted=not call.is_admin)
-    violations = [_violation(over, in_pod=pod is not None) for over in found]
+    overs = call.engine.check(call.elevated, call.body["check"], call.project_id, pod=pod, redacted=not call.is_admin)
+    violations = [_violation(over, in_pod=pod is not None) for over in overs]
     return {"granted": not violations, "violations": violations}
 
 
@@ -314,7 +320,7 @@ def _limits_in(call: Call, pod: str) -> dict[str, int]:
     A pod that was removed may have left limits, which can still be seen and removed.
     """
     limits = call.engine.limits.list_pod_limits(call.elevated, call.project_id, pod)
-    return {one.resource: one.limit for one in limits}
+    return {record.resource: record.limit for record in limits}
 
 
 def _answer(pod: str, quota: Mapping[str, Any]) -> Json:

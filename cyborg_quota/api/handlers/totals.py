@@ -11,14 +11,14 @@ from cyborg_quota.types import TotalLimit
 def get_totals(call: Call) -> Json:
     """GET /v2/quota_totals: none if another service or a file stores the limits."""
     after = call.marker or ""
-    totals = [one for one in call.engine.limits.list_total_limits(call.elevated) if one.resource > after]
-    totals.sort(key=lambda one: one.resource)
-    page = call.page("quota", totals, _total, lambda one: one.resource)
-    return {**page, "quota": {name: total for one in page["quota"] for name, total in one.items()}}
+    totals = [total for total in call.engine.limits.list_total_limits(call.elevated) if total.resource > after]
+    totals.sort(key=lambda total: total.resource)
+    page = call.page("quota", totals, _total, lambda total: total.resource)
+    return {**page, "quota": {name: total for quota in page["quota"] for name, total in quota.items()}}
 
 
-def _total(one: TotalLimit) -> Json:
-    return {one.resource: {"limit": one.limit, "held": one.held, **kept(one, "promised")}}
+def _total(total: TotalLimit) -> Json:
+    return {total.resource: {"limit": total.limit, "held": total.held, **kept(total, "promised")}}
 
 
 def set_totals(call: Call) -> Json:
@@ -28,7 +28,7 @@ def set_totals(call: Call) -> Json:
         # This reads the counters of all projects once; a new limit reads and changes them anyway.
         sums = call.engine.limits.count_total_limits_held(call.elevated, limits)
         refuse_below_usage(
-            limits, {name: (held, f"{held} in use and reserved by all projects") for name, held in sums.items()}
+            limits, {name: (amount, f"{amount} in use and reserved by all projects") for name, amount in sums.items()}
         )
     given = {"reason": call.body.get("reason"), "force": call.body.get("force", False)}
     call.engine.limits.set_total_limits(call.elevated, limits, **given)

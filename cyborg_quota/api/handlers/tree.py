@@ -53,7 +53,7 @@ def _node(call: Call) -> Json:
 def _node_of_ledger(call: Call) -> Json:
     """The project alone, with limits that another service or a file stores."""
     records = call.engine.get_detail(call.as_project)
-    quota = {one.resource: {"limit": limit_of(one), "in_use": one.usage.used} for one in records}
+    quota = {record.resource: {"limit": limit_of(record), "in_use": record.usage.used} for record in records}
     return {"project_id": call.project_id, "depth": 0, "quota": quota}
 
 
