@@ -68,13 +68,13 @@ def require(path: str) -> None:
 def replay_panels(trace: Trace, refused: Collection[int], limits: Mapping[Key, int]) -> list[Panel]:
     """The panels of a replay. ``refused``: line numbers. The keys of ``limits`` are (project_id, resource)."""
     tally = Tally()
-    held: dict[Key, Series] = {}
+    by_key: dict[Key, Series] = {}
     for event in trace:
         key = (event.project_id, event.resource)
         is_refused = event.line in refused
         tally.add(event, is_refused=is_refused)
-        held.setdefault(key, Series()).add(event.time, tally.held[key], refused=int(is_refused))
-    return [Panel(*key, series, limits.get(key, UNLIMITED)) for key, series in held.items()]
+        by_key.setdefault(key, Series()).add(event.time, tally.held[key], refused=int(is_refused))
+    return [Panel(*key, series, limits.get(key, UNLIMITED)) for key, series in by_key.items()]
 
 
 def worst_first(panels: Iterable[Panel]) -> list[Panel]:
@@ -163,15 +163,15 @@ def _head(figure: Any, title: str, panels: Sequence[Panel], subtitle: str) -> No
 
 def _panel(axes: Any, panel: Panel, seconds: float, end: float, *, names_resource: bool) -> None:
     series = [(panel.held, _HELD, 1.0)] + ([(panel.before, _BEFORE, 0.8)] if panel.before is not None else [])
-    for one, color, width in reversed(series):
-        if one.times:
-            times = [time / seconds for time in (*one.times, end)]
-            axes.step(times, [*one.amounts, one.amounts[-1]], where="post", color=color, linewidth=width)
+    for curve, color, width in reversed(series):
+        if curve.times:
+            times = [time / seconds for time in (*curve.times, end)]
+            axes.step(times, [*curve.amounts, curve.amounts[-1]], where="post", color=color, linewidth=width)
     bounds = [(panel.limit_before, _BEFORE), (panel.limit, _LIMIT)]
     drawn = [(limit, color) for limit, color in bounds if limit is not None and limit != UNLIMITED]
     for limit, color in drawn:
         axes.axhline(limit, color=color, linestyle="--", linewidth=0.8)
-    top = max([1, *(one.peak for one, _, _ in series), *(limit for limit, _ in drawn)])
+    top = max([1, *(curve.peak for curve, _, _ in series), *(limit for limit, _ in drawn)])
     times = [time / seconds for time, count in zip(panel.held.times, panel.held.refused, strict=True) if count]
     axes.vlines(times, -0.16 * top, -0.03 * top, color=_REFUSED, linewidth=0.7)
     axes.set_xlim(0, end / seconds)
@@ -191,7 +191,7 @@ def label(name: str) -> str:
 
     Escape sequences stand for the characters that the font lacks, which would all look the same.
     """
-    name = "".join(one if ord(one) in _characters() else ascii(one)[1:-1] for one in name)
+    name = "".join(character if ord(character) in _characters() else ascii(character)[1:-1] for character in name)
     return escape(name if len(name) <= 20 else name[:9] + "…" + name[-10:])
 
 

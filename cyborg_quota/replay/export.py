@@ -57,15 +57,18 @@ def past_overrides(database: Database, since: datetime.datetime) -> list[LimitOv
     No override begins before it was made, whatever its start. A cancelled one ends when it was cancelled; one that was
     cancelled before its start is left out.
     """
-    found: dict[str, LimitOverride] = {}
+    overrides: dict[str, LimitOverride] = {}
     for entry in database.read(lambda connection: change_log.read_overrides(connection, since)):
         assert entry.override_id is not None and entry.at is not None, f"entry {entry.id} is not one of an override"
         if entry.after is not None:
-            found[entry.override_id] = _override(entry, entry.override_id, entry.at)
-        elif entry.override_id in found:
-            one = found[entry.override_id]
-            found[entry.override_id] = dataclasses.replace(one, until=min(one.until, entry.at))
-    return sorted((one for one in found.values() if one.starts_at < one.until), key=lambda one: one.made)
+            overrides[entry.override_id] = _override(entry, entry.override_id, entry.at)
+        elif entry.override_id in overrides:
+            override = overrides[entry.override_id]
+            overrides[entry.override_id] = dataclasses.replace(override, until=min(override.until, entry.at))
+    return sorted(
+        (override for override in overrides.values() if override.starts_at < override.until),
+        key=lambda override: override.made,
+    )
 
 
 def _override(entry: HistoryEntry, override_id: str, at: datetime.datetime) -> LimitOverride:

@@ -108,9 +108,9 @@ class Simulation:
         key = UsageKey(event.project_id, event.resource)
         live = self._live.get(holder)
         if live is not None:
-            held, wanted = {live.resource: live.delta}, {event.resource: event.amount}
-            if held != wanted:
-                raise exceptions.ReservationConflict(event.consumer, held, wanted)
+            deltas, wanted = {live.resource: live.delta}, {event.resource: event.amount}
+            if deltas != wanted:
+                raise exceptions.ReservationConflict(event.consumer, deltas, wanted)
             return True
         request = dict.fromkeys(self._counters_of(event.resource, None), event.amount)
         path, constraints = self._path(key)

@@ -56,8 +56,8 @@ class Tally:
 
     def is_repeated(self, event: Event) -> bool:
         """Return whether it is a reserve of exactly what its consumer already holds."""
-        held = self._live.get((event.project_id, event.consumer))
-        return event.kind == "reserve" and held == ((event.project_id, event.resource), event.amount)
+        live = self._live.get((event.project_id, event.consumer))
+        return event.kind == "reserve" and live == ((event.project_id, event.resource), event.amount)
 
     def add(self, event: Event, *, is_refused: bool = False) -> str:
         """Count one event; returns its outcome."""
