@@ -55,8 +55,8 @@ def read_only(request: Any) -> str | None:
     """Where limits are set, if the service does not set them; None if it does, or does not answer."""
     if not hasattr(request, _READ_ONLY):
         ids = {"project_id": request.user.project_id}
-        found = attempt(request, lambda: of(request).call("GET", f"{PROJECT}/detail", ids), None) or {}
-        setattr(request, _READ_ONLY, found.get("read_only"))
+        detail = attempt(request, lambda: of(request).call("GET", f"{PROJECT}/detail", ids), None) or {}
+        setattr(request, _READ_ONLY, detail.get("read_only"))
     return getattr(request, _READ_ONLY)  # type: ignore[no-any-return]
 
 
@@ -88,7 +88,7 @@ class QuotaClient:
     def usage(self, project_id: str) -> list[rows.Row]:
         """The limit, the usage and the headroom of each resource."""
         quota = self.quota(f"{PROJECT}/detail", {"project_id": project_id})
-        return [rows.usage(resource, one) for resource, one in quota.items()]
+        return [rows.usage(resource, detail) for resource, detail in quota.items()]
 
     def limits_without_overrides(self, project_id: str) -> dict[str, int | None]:
         """The limits that apply to a project while none of its overrides does; None: no limit is set."""
@@ -146,21 +146,23 @@ def _error(answer: Any) -> rows.QuotaAPIError:
 
 def project_names(request: Any) -> dict[str, str]:
     """The name of each project that the user may list, by id."""
-    found, _more = api.keystone.tenant_list(request)
-    return {one.id: one.name for one in found}
+    projects, _more = api.keystone.tenant_list(request)
+    return {project.id: project.name for project in projects}
 
 
 def domains(request: Any) -> dict[str, str]:
     """The name of the domain of each project that the user may list, by the id of the project."""
-    names = {one.id: one.name for one in attempt(request, lambda: api.keystone.domain_list(request), None) or ()}
-    found, _more = api.keystone.tenant_list(request)
-    return {one.id: names.get(one.domain_id, one.domain_id) for one in found}
+    names = {
+        domain.id: domain.name for domain in attempt(request, lambda: api.keystone.domain_list(request), None) or ()
+    }
+    projects, _more = api.keystone.tenant_list(request)
+    return {project.id: names.get(project.domain_id, project.domain_id) for project in projects}
 
 
 def project_name(request: Any, project_id: str) -> str:
     """The name of a project; its id if Keystone does not have it any more."""
-    found = attempt(request, lambda: api.keystone.tenant_get(request, project_id).name, None)
-    return str(found or project_id)
+    name = attempt(request, lambda: api.keystone.tenant_get(request, project_id).name, None)
+    return str(name or project_id)
 
 
 def user_name(request: Any, user_id: str | None) -> str | None:

@@ -28,31 +28,31 @@ class IndexView(tables.MultiTableView):
     def get_resources_data(self) -> list[client.Json]:
         """The rows of the table of resources."""
         project_id = self.request.user.project_id
-        found = client.attempt(self.request, lambda: client.of(self.request).usage(project_id))
-        self._is_unknown = found is None
-        return found or []
+        resources = client.attempt(self.request, lambda: client.of(self.request).usage(project_id))
+        self._is_unknown = resources is None
+        return resources or []
 
     def get_budgets_data(self) -> list[client.Json]:
         """The rows of the table of budgets."""
         ids = {"project_id": self.request.user.project_id}
-        found, _more = client.attempt(
+        budgets, _more = client.attempt(
             self.request,
             lambda: client.of(self.request).listed("budgets", client.BUDGETS, ids),
             _("Unable to retrieve the budgets: %(exc)s"),
         ) or ([], False)
-        return found
+        return budgets
 
     def get_reservations_data(self) -> list[client.Json]:
         """The rows of the table of reservations."""
         marker = self.request.GET.get(ReservationsTable._meta.pagination_param)
         page = {"limit": functions.get_page_size(self.request), "marker": marker}
         ids = {"project_id": self.request.user.project_id}
-        found, self._has_more = client.attempt(
+        reservations, self._has_more = client.attempt(
             self.request,
             lambda: client.of(self.request).listed("reservations", client.IN_FLIGHT, ids, **page),
             _("Unable to retrieve the reservations: %(exc)s"),
         ) or ([], False)
-        return found
+        return reservations
 
     def has_more_data(self, table: Any) -> bool:
         """Whether the table has a next page."""

@@ -21,7 +21,7 @@ def usage(resource: str, detail: Mapping[str, Any]) -> Row:
     limit bounds it, but only the width of the counters.
     """
     limit, fits, bound = detail["limit"], detail["fits"], detail["bound_by"]
-    in_use, held = detail["in_use"], detail["in_use"] + detail["reserved"]
+    in_use, amount = detail["in_use"], detail["in_use"] + detail["reserved"]
     is_limited = limit is not None and limit != UNLIMITED
     is_unbounded = fits == UNLIMITED or (bound is not None and bound["scope"] == "counter")
     used_percent = _percent(in_use, limit) if is_limited else 0
@@ -29,11 +29,11 @@ def usage(resource: str, detail: Mapping[str, Any]) -> Row:
         **detail,
         "resource": resource,
         "is_limited": is_limited,
-        "is_over": is_limited and held > limit,
+        "is_over": is_limited and amount > limit,
         "is_full": fits == 0,
         "bounded_fits": None if is_unbounded else fits,
         "used_percent": used_percent,
-        "reserved_percent": (_percent(held, limit) if is_limited else 0) - used_percent,
+        "reserved_percent": (_percent(amount, limit) if is_limited else 0) - used_percent,
     }
 
 
@@ -50,17 +50,17 @@ def select_projects(names: Mapping[str, str], field: str, text: str) -> list[Row
     ``names`` are the names by id. An empty text selects all projects. A row has the id and the name.
     """
     text = text.strip()
-    found = ({"id": project_id, "name": name} for project_id, name in names.items())
+    projects = ({"id": project_id, "name": name} for project_id, name in names.items())
     if text and field == "id":
-        found = (one for one in found if one["id"] == text)
+        projects = (project for project in projects if project["id"] == text)
     elif text:
-        found = (one for one in found if text.casefold() in one["name"].casefold())
-    return sorted(found, key=lambda one: (one["name"].casefold(), one["id"]))
+        projects = (project for project in projects if text.casefold() in project["name"].casefold())
+    return sorted(projects, key=lambda project: (project["name"].casefold(), project["id"]))
 
 
 def replace_words(text: str, words: Mapping[str, str]) -> str:
     """The text, with other words in the place of those that are keys of ``words``."""
-    return re.sub(r"[\w-]+", lambda found: words.get(found[0], found[0]), text)
+    return re.sub(r"[\w-]+", lambda match: words.get(match[0], match[0]), text)
 
 
 def page_of(

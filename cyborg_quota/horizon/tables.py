@@ -65,7 +65,9 @@ def make_table(
     **options: Any,
 ) -> Any:
     """A table. ``columns``: by name, the title or what ``column`` returned. ``options``: as in Horizon's class Meta."""
-    made = {name: (one if callable(one) else column(one))(name) for name, one in columns.items()}
+    made = {
+        name: (definition if callable(definition) else column(definition))(name) for name, definition in columns.items()
+    }
     meta = types.SimpleNamespace(name=name, verbose_name=title, multi_select=False, **options)
     return type(
         name, (QuotaTable,), dict(made, key=staticmethod(key), id_name=id_name, tab=tab, marker=marker, Meta=meta)

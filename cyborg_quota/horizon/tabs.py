@@ -42,16 +42,16 @@ class _Tab(tabs.TableTab):
         if table.tab:
             size = limit or functions.get_page_size(self.request)
             page = (size, self.request.GET.get(table._meta.pagination_param))
-        found, self._has_more = client.of(self.request).listed(
+        records, self._has_more = client.of(self.request).listed(
             table._meta.name, self.path, self.tab_group.kwargs, *page
         )
-        return found
+        return records
 
     def rows_or_none(self) -> list[Any]:
         """The rows; none, with a message, if the service refuses."""
-        found = client.attempt(self.request, self.read)
-        self._is_unknown = found is None
-        return found or []
+        records = client.attempt(self.request, self.read)
+        self._is_unknown = records is None
+        return records or []
 
     def has_prev_data(self, table: Any) -> bool:  # noqa: ARG002
         """Whether there is a page before."""
@@ -66,10 +66,10 @@ class _Tab(tabs.TableTab):
         key = f"cyborg_quota_has_{self.slug}_{request.user.services_region}"
         if not self.is_optional or cache.get(key):
             return True
-        found = bool(client.attempt(request, lambda: self.read(limit=1), None))
-        if found:
+        has_rows = bool(client.attempt(request, lambda: self.read(limit=1), None))
+        if has_rows:
             cache.set(key, True, CONFIGURED_SECONDS)
-        return found
+        return has_rows
 
 
 def _tab(table: Any, path: str, base: type[_Tab] = _Tab, **options: Any) -> Any:
@@ -102,8 +102,8 @@ class ProjectsTab(_Tab):
         )
         domains = client.domains(self.request)
         return [
-            {**one, "domain": domains.get(one["id"]), "usages": client.of(self.request).usage(one["id"])}
-            for one in page
+            {**project, "domain": domains.get(project["id"]), "usages": client.of(self.request).usage(project["id"])}
+            for project in page
         ]
 
 
@@ -113,7 +113,10 @@ class _ByResource(_Tab):
     def read(self, limit: int | None = None) -> list[Any]:  # noqa: ARG002
         """The rows."""
         quota = client.of(self.request).quota(self.path)
-        return [{"resource": name, **(one if isinstance(one, dict) else {"limit": one})} for name, one in quota.items()]
+        return [
+            {"resource": name, **(detail if isinstance(detail, dict) else {"limit": detail})}
+            for name, detail in quota.items()
+        ]
 
 
 class _NamedTab(_Tab):
@@ -121,9 +124,9 @@ class _NamedTab(_Tab):
 
     def read(self, limit: int | None = None) -> list[Any]:
         """The rows."""
-        found = super().read(limit)
+        records = super().read(limit)
         names = client.attempt(self.request, lambda: client.project_names(self.request)) or {}
-        return [{**row, "name": names.get(row["project_id"], row["project_id"])} for row in found]
+        return [{**row, "name": names.get(row["project_id"], row["project_id"])} for row in records]
 
 
 class QuotasTabs(tabs.TabGroup):
@@ -178,7 +181,9 @@ class _HistoryTab(_Tab):
     def read(self, limit: int | None = None) -> list[Any]:
         """The changes of the page."""
         changes = super().read(limit)
-        names = {one: client.user_name(self.request, one) for one in {change["user_id"] for change in changes}}
+        names = {
+            user_id: client.user_name(self.request, user_id) for user_id in {change["user_id"] for change in changes}
+        }
         return [{**change, "user": names[change["user_id"]]} for change in changes]
 
 

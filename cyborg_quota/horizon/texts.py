@@ -54,7 +54,7 @@ def limit_in_force(usage: Row) -> str:
 def changed(value: int | str | Mapping[str, Any] | None) -> str | None:
     """A limit, the parent of a project, or a budget, before or after a change; None: there was none."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {one}" for name, one in value.items())
+        return ", ".join(f"{name} {member}" for name, member in value.items())
     return limit(value) if isinstance(value, int) else value
 
 
@@ -84,7 +84,7 @@ def bound_by(usage: Row) -> str:
 
 def most_held(project: Any) -> str:
     """The largest share of a limit that the project holds, in percent. The browser sorts a page by it."""
-    return f"{max((one['used_percent'] + one['reserved_percent'] for one in project['usages']), default=0)} %"
+    return f"{max((usage['used_percent'] + usage['reserved_percent'] for usage in project['usages']), default=0)} %"
 
 
 def bars(project: Any) -> str:
