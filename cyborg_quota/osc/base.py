@@ -101,9 +101,11 @@ def remote(operation: Operation) -> Any:
     route = operation.route
     assert route is not None
     shown = operation.columns and [
-        one._replace(cell=_cell(one.cell), value=operator.methodcaller("get", one.member), title=_title(one.name))
-        for one in operation.columns
-        if one.schema is not None and one.cell is not None
+        column._replace(
+            cell=_cell(column.cell), value=operator.methodcaller("get", column.member), title=_title(column.name)
+        )
+        for column in operation.columns
+        if column.schema is not None and column.cell is not None
     ]
     return _command(
         Operation(
@@ -121,9 +123,9 @@ def remote(operation: Operation) -> Any:
 
 def _offered(given: Arguments) -> Iterator[Argument | OneOf]:
     """The arguments that the REST API has, and those that choose another value of one."""
-    for one in given:
-        if isinstance(one, OneOf) or one.rest is not None or one is arguments.PROJECT_DOMAIN:
-            yield one
+    for argument in given:
+        if isinstance(argument, OneOf) or argument.rest is not None or argument is arguments.PROJECT_DOMAIN:
+            yield argument
 
 
 def _title(name: str) -> str:
@@ -164,16 +166,16 @@ def _call(client: QuotaClient, operation: Operation, route: Route, given: dict[s
 def _request(operation: Operation, route: Route, given: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     """The query, and the body."""
     values = {
-        one.rest: _json(given[one.name])
-        for one in flat(operation.arguments)
-        if one.rest and one.name in given and given[one.name] not in (None, one.default)
+        argument.rest: _json(given[argument.name])
+        for argument in flat(operation.arguments)
+        if argument.rest and argument.name in given and given[argument.name] not in (None, argument.default)
     }
     if route.method in ("GET", "DELETE"):
         tags = arguments.tags_text
-        return {name: tags(one) if isinstance(one, Mapping) else one for name, one in values.items()}, None
-    for one in operation.arguments:  # one of them must be given: null is a value
-        if isinstance(one, OneOf) and one.required:
-            values.setdefault(one.arguments[0].rest, None)
+        return {name: tags(value) if isinstance(value, Mapping) else value for name, value in values.items()}, None
+    for argument in operation.arguments:  # one of them must be given: null is a value
+        if isinstance(argument, OneOf) and argument.required:
+            values.setdefault(argument.arguments[0].rest, None)
     body: dict[str, Any] = {}
     for name, value in values.items():
         *parents, last = str(name).split(".")

@@ -33,8 +33,8 @@ class QuotaClient:
     def _entries(self, name: str, path: str, **query: Any) -> Iterator[Any]:
         while True:
             answer = self.call("GET", path, **query)
-            found = answer[name]
-            yield from found.items() if isinstance(found, dict) else found
+            entries = answer[name]
+            yield from entries.items() if isinstance(entries, dict) else entries
             links = answer.get(f"{name}_links")
             if not links:
                 return
@@ -61,12 +61,12 @@ class QuotaClient:
     def _endpoint(self) -> str:
         """The endpoint of the catalog, whether or not it ends in the version."""
         manager = self.manager
-        found = manager.get_endpoint_for_service_type(
+        endpoint = manager.get_endpoint_for_service_type(
             SERVICE_TYPE, region_name=manager.region_name, interface=manager.interface
         )
-        if not found:
+        if not endpoint:
             raise exceptions.CommandError("The service catalog has no endpoint of the service type accelerator.")
-        return str(found).rstrip("/").removesuffix(_VERSION) + _VERSION
+        return str(endpoint).rstrip("/").removesuffix(_VERSION) + _VERSION
 
 
 def quoted(name: str) -> str:
@@ -125,7 +125,7 @@ def project_id(manager: Any, project: str | None, domain: str | None) -> str:
 def _own_project_id(identity: Any, text: str) -> str:
     """The id, for a user who may not list projects: one of the user's own projects, or ``text`` as an id."""
     projects = identity.get("/auth/projects").json()["projects"]
-    found = {one["id"] for one in projects if text in (one["id"], one["name"])}
-    if len(found) > 1:
+    ids = {project["id"] for project in projects if text in (project["id"], project["name"])}
+    if len(ids) > 1:
         raise exceptions.CommandError(f"More than one of your projects has the name {text}: give the ID.")
-    return str(found.pop()) if found else text
+    return str(ids.pop()) if ids else text

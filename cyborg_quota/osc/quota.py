@@ -27,23 +27,23 @@ def _pod(help_text: str) -> Argument:
     return Argument("--pod", metavar="<pod>", help=help_text)
 
 
-def _is_unlimited(one: Mapping[str, Any]) -> bool:
+def _is_unlimited(detail: Mapping[str, Any]) -> bool:
     """Whether no limit bounds what fits. (The width of the counter does not count until half of it is in use.)"""
-    is_counter = one["bound_by"] is not None and one["bound_by"]["scope"] == "counter"
-    return one["fits"] == UNLIMITED or (is_counter and one["fits"] > MAX_AMOUNT // 2)
+    is_counter = detail["bound_by"] is not None and detail["bound_by"]["scope"] == "counter"
+    return detail["fits"] == UNLIMITED or (is_counter and detail["fits"] > MAX_AMOUNT // 2)
 
 
-def _bound_by(one: Mapping[str, Any]) -> str | None:
+def _bound_by(detail: Mapping[str, Any]) -> str | None:
     """What determines what fits: the project, the scope and the pod of the limit.
 
     The limit over all projects has no project.
     """
-    bound = one["bound_by"]
-    if _is_unlimited(one):
+    bound = detail["bound_by"]
+    if _is_unlimited(detail):
         return None
     if bound is None:
-        own = "the override" if one["override"] else "the project's limit"
-        return "no limit is set" if one["limit"] is None else own
+        own = "the override" if detail["override"] else "the project's limit"
+        return "no limit is set" if detail["limit"] is None else own
     project = "all projects" if bound["project_id"] is None else bound["project_id"]
     pod = bound.get("pod")
     return f"{project} ({bound['scope']}{'' if pod is None else f', pod {pod}'})"
@@ -59,10 +59,13 @@ _PROMISED: Final = Column("Promised", formats.NonZero, operator.methodcaller("ge
 _DETAILS: Final = (
     *_LIMITS,
     *_HELD,
-    Column("Fits", value=lambda one: formats.fits(one["fits"], is_unlimited=_is_unlimited(one))),
+    Column("Fits", value=lambda detail: formats.fits(detail["fits"], is_unlimited=_is_unlimited(detail))),
     Column("Bound By", formats.Optional, _bound_by),
     Column(
-        "Override Until", formats.Optional, lambda one: one["override"] and one["override"]["until"], is_sparse=True
+        "Override Until",
+        formats.Optional,
+        lambda detail: detail["override"] and detail["override"]["until"],
+        is_sparse=True,
     ),
     Column(
         "Otherwise",
@@ -90,8 +93,8 @@ def _resources(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The rows of an answer, or of an entry of a list: one for each resource, with its quota and its usage."""
     quota, usage, in_force = entry["quota"], entry.get("usage", {}), entry.get("in_force", {})
     for resource in sorted({*quota, *usage}):
-        one = quota.get(resource)
-        figures = one if isinstance(one, dict) else {"limit": one}
+        detail = quota.get(resource)
+        figures = detail if isinstance(detail, dict) else {"limit": detail}
         yield {**entry, "resource": resource, "in_force": in_force.get(resource), **figures, **usage.get(resource, {})}
 
 
@@ -123,8 +126,8 @@ def _list(
         nodes = run.client.pages("tree", f"{run.client.path(**owner)}/tree", limit, marker=marker)
         rows = (row for node in nodes for row in (_resources(node) if node["quota"] else [node]))
     else:
-        found = run.client.pages("quotas", "/quotas", limit, marker=marker, pod=pod)
-        rows = (row for one in found for row in _resources(one) if usage or row["limit"] is not None)
+        quotas = run.client.pages("quotas", "/quotas", limit, marker=marker, pod=pod)
+        rows = (row for quota in quotas for row in _resources(quota) if usage or row["limit"] is not None)
     selected = (row for row in rows if resource in (None, row.get("resource")))
     return Table(columns if tree else (*_PROJECT_ID, *columns), selected)
 
@@ -164,8 +167,8 @@ def _show(run: Run, *, usage: bool, default: bool, total: bool, pod: str | None,
     if default and pod is not None:
         raise exceptions.CommandError("--default cannot be combined with --pod: a pod has no default limits.")
     part = "/detail" if usage else "/defaults" if default else ""
-    found = run.client.call("GET", f"{run.client.path(**owner)}{part}", pod=pod)
-    return Table(_DETAILS if usage else _LIMITS, _resources(found))
+    entry = run.client.call("GET", f"{run.client.path(**owner)}{part}", pod=pod)
+    return Table(_DETAILS if usage else _LIMITS, _resources(entry))
 
 
 ShowQuota = generate(
@@ -376,23 +379,29 @@ def _check(
     run.status = int(not answer["granted"])
     violations: list[Mapping[str, Any]] = answer["violations"]
     owner = urllib.parse.unquote(path.rpartition("/")[2])
-    return sentences(run, violations, lambda one: str(_over(one, owner)))
+    return sentences(run, violations, lambda violation: str(_over(violation, owner)))
 
 
-def _over(one: Mapping[str, Any], project_id: str) -> Over:
+def _over(violation: Mapping[str, Any], project_id: str) -> Over:
     """A violation of a check of this project, whose text is that of the error of a reserve."""
-    owner = TOTAL if one["project_id"] is None else one["project_id"]
+    owner = TOTAL if violation["project_id"] is None else violation["project_id"]
     names = ("resource", "scope", "limit", "requested", "reserved", "subtree")
-    figures = {**{name: one[name] for name in names}, "promised": one.get("promised", 0), "budget": _budget(one)}
-    return Over(owner, **figures, used=one["in_use"], pod=one.get("pod"), is_ancestor=owner != project_id)
+    figures = {
+        **{name: violation[name] for name in names},
+        "promised": violation.get("promised", 0),
+        "budget": _budget(violation),
+    }
+    return Over(owner, **figures, used=violation["in_use"], pod=violation.get("pod"), is_ancestor=owner != project_id)
 
 
 def _budget(violation: Mapping[str, Any]) -> BudgetUse | None:
     """The budget of a violation."""
-    if (one := violation.get("budget")) is None:
+    if (budget := violation.get("budget")) is None:
         return None
-    begins, ends = (arguments.moment(one[name]) for name in ("period_begins", "period_ends"))
-    return BudgetUse(one["hours"], one["spent"], one["held"], one["hours_ahead"], begins, ends, one["is_repeated"])
+    begins, ends = (arguments.moment(budget[name]) for name in ("period_begins", "period_ends"))
+    return BudgetUse(
+        budget["hours"], budget["spent"], budget["held"], budget["hours_ahead"], begins, ends, budget["is_repeated"]
+    )
 
 
 CheckQuota = generate(
