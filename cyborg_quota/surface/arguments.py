@@ -42,12 +42,12 @@ def amount(text: str) -> tuple[str, int]:
     return _pair(text, "RESOURCE=AMOUNT, as in gpu=2", MAX_LIMIT)
 
 
-def _pair(text: str, form: str, most: int) -> tuple[str, int]:
+def _pair(text: str, form: str, maximum: int) -> tuple[str, int]:
     resource, equals, number = text.rpartition("=")
     if not equals or not resource or not _INTEGER.fullmatch(number):
         raise argparse.ArgumentTypeError(f"{abbreviated(text)}: write {form}")
-    if abs(int(number)) > most:
-        raise argparse.ArgumentTypeError(f"{abbreviated(text)}: at most {most}")
+    if abs(int(number)) > maximum:
+        raise argparse.ArgumentTypeError(f"{abbreviated(text)}: at most {maximum}")
     return resource, int(number)
 
 
@@ -181,12 +181,12 @@ def moment(text: str) -> datetime.datetime:
     """Parse a time in ISO 8601 as an aware datetime; without an offset, it is in UTC."""
     try:
         # (Before Python 3.11, fromisoformat does not know Z.)
-        found = datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
+        time = datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{abbreviated(text)}: write a time as in 2026-12-01T08:00Z, in UTC if it has no offset"
         ) from None
-    return found if found.utcoffset() is not None else found.replace(tzinfo=datetime.timezone.utc)
+    return time if time.utcoffset() is not None else time.replace(tzinfo=datetime.timezone.utc)
 
 
 def _date(text: str, rest: str, what: str) -> datetime.date:
@@ -260,8 +260,8 @@ def tags_text(affinity: Mapping[str, str]) -> str:
 def tag(text: str) -> list[tuple[str, str]]:
     """Parse ``purpose=CAD``, or several tags as ``tags_text`` writes them: ``purpose=CAD,site=north``."""
     pairs = []
-    for one in text.split(","):
-        key, equals, value = one.partition("=")
+    for pair in text.split(","):
+        key, equals, value = pair.partition("=")
         if not (key and equals and value):
             raise argparse.ArgumentTypeError(f"{text!a}: write KEY=VALUE, as in purpose=CAD")
         pairs.append((key, value))

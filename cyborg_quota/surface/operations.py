@@ -127,21 +127,21 @@ Arguments = Sequence[Argument | OneOf]
 
 def flat(arguments: Arguments) -> Iterator[Argument]:
     """The arguments, also those of which at most one may be given."""
-    for one in arguments:
-        yield from one.arguments if isinstance(one, OneOf) else (one,)
+    for argument in arguments:
+        yield from argument.arguments if isinstance(argument, OneOf) else (argument,)
 
 
 def add_to(parser: argparse._ActionsContainer, arguments: Arguments) -> None:
     """Add the arguments to a parser."""
-    for one in arguments:
-        if isinstance(one, OneOf):
-            add_to(parser.add_mutually_exclusive_group(required=one.required), one.arguments)
+    for argument in arguments:
+        if isinstance(argument, OneOf):
+            add_to(parser.add_mutually_exclusive_group(required=argument.required), argument.arguments)
         else:
-            parser.add_argument(*one.flags, **one.details)
+            parser.add_argument(*argument.flags, **argument.details)
 
 
 class Column(NamedTuple):
-    """A column: its name, how a value is shown (an empty one, above all), and the value (None: the field ``name``).
+    """A column: its name, how a value is shown (an empty value, above all), and the value (None: the field ``name``).
 
     ``schema``: that of the value in the REST API; None: it is shown on the host only. ``rest``: its name there, if that
     differs. ``cell`` None: it is in the REST API only. ``text``: what a table shows, of the values of the row by the
@@ -183,7 +183,7 @@ def columns(*names: str, cell: Callable[[Any], Any] = _plain, schema: Schema | N
 
 def part(index: int, shown: Columns) -> list[Column]:
     """The columns of a part of records that are tuples."""
-    return [one._replace(value=functools.partial(_of_part, one, index)) for one in shown]
+    return [column._replace(value=functools.partial(_of_part, column, index)) for column in shown]
 
 
 def _of_part(column: Column, index: int, record: Sequence[Any]) -> Any:
@@ -197,7 +197,7 @@ def cells(*names: str) -> list[Column]:
 
 def numbered(*shown: Column) -> list[Column]:
     """The columns of records that are tuples, in this order."""
-    return [one._replace(value=itemgetter(index)) for index, one in enumerate(shown)]
+    return [column._replace(value=itemgetter(index)) for index, column in enumerate(shown)]
 
 
 def entries(*, cell: Callable[[Any], Any] = formats.Optional, **names: str) -> list[Column]:
@@ -223,8 +223,8 @@ def sentences(run: Any, records: Sequence[Any], text: Callable[[Any], str]) -> S
     """The records. For a table without a selection of columns: none, after printing the text of each."""
     if not records or not is_table(run.parsed):
         return records
-    for one in records:
-        print(text(one), file=run.app.stdout)
+    for record in records:
+        print(text(record), file=run.app.stdout)
     run.noun = ""
     return ()
 
@@ -283,8 +283,12 @@ class Operation:
 
     def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The values of the call, from those that argparse has made. Operands also name a project."""
-        found = {one.name: one.collect(given[one.name]) for one in flat(self.arguments) if one.name in given}
-        return {**({"project_id": given["project_id"]} if "project_id" in given else {}), **found}
+        values = {
+            argument.name: argument.collect(given[argument.name])
+            for argument in flat(self.arguments)
+            if argument.name in given
+        }
+        return {**({"project_id": given["project_id"]} if "project_id" in given else {}), **values}
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments of the command."""
@@ -295,12 +299,12 @@ class Operation:
 
     def run(self, command: Any, parsed: argparse.Namespace, **given: Any) -> Any:
         """Make the call. Returns the names of the columns, and the row or the rows; None if it returns nothing."""
-        found = self.call(command, **given)
+        result = self.call(command, **given)
         if self.columns is None:
             return None
-        columns, records = found if isinstance(found, Table) else (self.columns, found)
+        columns, records = result if isinstance(result, Table) else (self.columns, result)
         shown = [column for column in columns if column.cell is not None]
-        rows = [_row(shown, one) for one in (records if self.is_list else [records])]
+        rows = [_row(shown, record) for record in (records if self.is_list else [records])]
         if self.is_list and is_table(parsed):
             hidden = () if getattr(parsed, "long", False) else self.long
             kept = [

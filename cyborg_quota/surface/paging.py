@@ -91,10 +91,10 @@ def page(
     if after is not None:
         if len(after) > (len(columns) or 2):
             raise InvalidRequest(f"--marker takes the {', '.join(columns)} of a row." if columns else _TOO_MANY)
-        found = [index for index, row in enumerate(selected) if _is_at(key(row), after)]
-        if not found:
+        indexes = [index for index, row in enumerate(selected) if _is_at(key(row), after)]
+        if not indexes:
             raise InvalidRequest(f"--marker {' '.join(map(ascii, after))}: the list has no such row.")
-        selected = selected[found[-1] + 1 :]
+        selected = selected[indexes[-1] + 1 :]
     return selected if limit is None else selected[:limit]
 
 

@@ -19,4 +19,4 @@ def operations() -> Mapping[str, Operation]:
     """The operations, by the words of their commands. A subject whose folder does not exist contributes none."""
     present = [name for name in _SUBJECTS if importlib.util.find_spec(f"cyborg_quota.{name}")]
     modules = [importlib.import_module(f"cyborg_quota.{name}.operations") for name in present]
-    return {one.words: one for module in modules for one in module.OPERATIONS}
+    return {operation.words: operation for module in modules for operation in module.OPERATIONS}
