@@ -46,13 +46,13 @@ def find(conf: cfg.ConfigOpts, environment: Mapping[str, str] = os.environ) -> l
     package, for example). Returns sentences without a full stop. They contain names only: a value may be a password.
     """
     known = _options()
-    found = [
+    problems = [
         f"[{group}] {name} in {place} is no option{_hint(group, name, known)}"
         for place, group, name in (*_in_files(conf), *_in_environment(environment, known))
         if not (group.startswith(_UNCHECKED) or name in known.get(group, ()) or _is_registered(conf, group, name))
     ]
-    more = [f"and {len(found) - _MAX_NAMED} more"] if len(found) > _MAX_NAMED else []
-    return [*found[:_MAX_NAMED], *more]
+    more = [f"and {len(problems) - _MAX_NAMED} more"] if len(problems) > _MAX_NAMED else []
+    return [*problems[:_MAX_NAMED], *more]
 
 
 def _options() -> dict[str, set[str]]:
@@ -71,8 +71,8 @@ def _options() -> dict[str, set[str]]:
 
 
 def _in_files(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str, str]]:
-    found = [sorted(glob.glob(f"{glob.escape(directory)}/*.conf")) for directory in conf.config_dir or ()]
-    for path in itertools.chain(conf.config_file or (), *found):
+    files = [sorted(glob.glob(f"{glob.escape(directory)}/*.conf")) for directory in conf.config_dir or ()]
+    for path in itertools.chain(conf.config_file or (), *files):
         sections: dict[str, Any] = {}
         cfg.ConfigParser(path, sections).parse()
         for section, options in sections.items():

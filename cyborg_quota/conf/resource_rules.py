@@ -117,7 +117,9 @@ class ResourceMap:
             return {}  # Cyborg creates no ARQ for such a group
         chosen = resource_class if resource_class in classes else classes[0]
         traits = traits_of(group)
-        charged = _heaviest(one for rule in self.rules if rule.matches(chosen, traits) for one in rule.weights.items())
+        charged = _heaviest(
+            weight for rule in self.rules if rule.matches(chosen, traits) for weight in rule.weights.items()
+        )
         if not charged:
             self._refuse(chosen, "no [cyborg] resource_rule matches it; add one, or set unmapped = ignore")
         uncounted = [resource for resource in charged if resource not in self._counted]
@@ -136,7 +138,7 @@ class ResourceMap:
         classes that Cyborg uses: FPGA, PGPU, VGPU and CUSTOM_*; other classes must be named.
         """
         matching = (rule for rule in self._rules_of(resource_class) if rule.matches(resource_class, traits))
-        charged = _heaviest(one for rule in matching for one in rule.weights.items())
+        charged = _heaviest(weight for rule in matching for weight in rule.weights.items())
         return {resource: weight for resource, weight in charged.items() if resource in self._counted}
 
     def may_count(self, resource_class: str) -> bool:

@@ -162,9 +162,9 @@ def escape(value: str) -> str:
 def ledger_text(metrics: LedgerMetrics) -> str:
     """The gauges of projects, of totals, of capacity, of pods and of the state of the ledger."""
     projects = [(_labels(project_id=row.project_id, resource=row.resource), row) for row in metrics.projects]
-    limits = [(_labels(resource=one.resource), one.limit) for one in metrics.totals]
-    held = [(_labels(resource=one.resource), one.held) for one in metrics.totals]
-    promised = [(_labels(resource=one.resource), one.promised or None) for one in metrics.totals]
+    limits = [(_labels(resource=total.resource), total.limit) for total in metrics.totals]
+    usages = [(_labels(resource=total.resource), total.held) for total in metrics.totals]
+    promised = [(_labels(resource=total.resource), total.promised or None) for total in metrics.totals]
     capacity = [(_labels(resource=key[0], pod=key[1]), use) for key, use in sorted(metrics.capacity.items())]
     ages = [(_labels(pod=pod), age) for pod, age in sorted(metrics.measurement_ages.items())]
     families = [
@@ -178,7 +178,7 @@ def ledger_text(metrics: LedgerMetrics) -> str:
     ]
     families += [
         _family("total_limit", "The limit over all projects.", limits),
-        _family("total_held", "What all projects have in use and reserved.", held),
+        _family("total_held", "What all projects have in use and reserved.", usages),
         _family("total_promised", "What minimums keep beyond that. No series: 0.", promised),
         # (A gauge must not be named _total, says promtool. The name is that of a quantity here, not of a counter.)
         _family(
