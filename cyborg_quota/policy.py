@@ -214,7 +214,7 @@ def _generated(rule: str, known: Collection[tuple[str, str]]) -> list[tuple[str,
     """The calls with this rule that the table of operations generates."""
     from cyborg_quota.surface import table
 
-    routes = [one.route for one in table.operations().values() if one.route is not None]
+    routes = [operation.route for operation in table.operations().values() if operation.route is not None]
     return [route[:2] for route in routes if route.rule == rule and route[:2] not in known]
 
 
@@ -263,7 +263,7 @@ class Policy:
 
     def visible(self, context: Context, project_id: str, records: Sequence[Named]) -> list[Named]:
         """The records that a user gets: without the names of pods, unless the context may see those of the project."""
-        is_visible = not any(one.pod for one in records) or self.allows(context, SEE_PODS, project_id)
+        is_visible = not any(record.pod for record in records) or self.allows(context, SEE_PODS, project_id)
         return list(records) if is_visible else _hide_pods(records)
 
     def permitted(
@@ -325,7 +325,7 @@ class Policy:
 
 
 def _hide_pods(records: Sequence[Named]) -> list[Named]:
-    return [dataclasses.replace(one, pod="") if one.pod else one for one in records]
+    return [dataclasses.replace(record, pod="") if record.pod else record for record in records]
 
 
 def make_enforcer(conf: cfg.ConfigOpts) -> Any:

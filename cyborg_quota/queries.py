@@ -77,9 +77,9 @@ class Queries(Subject):
         """
         project_id = validation.project_of(context, project_id)
         choice = self._provider_choice(context, project_id, provider, pod)
-        found = self._driver.headroom.read(project_id, self._resources.names(), *choice)
-        shown = self._authority.visible(context, project_id, list(found.values()))
-        return dict(zip(found, shown, strict=True))
+        by_resource = self._driver.headroom.read(project_id, self._resources.names(), *choice)
+        shown = self._authority.visible(context, project_id, list(by_resource.values()))
+        return dict(zip(by_resource, shown, strict=True))
 
     def how_many(
         self,
@@ -135,7 +135,7 @@ class Queries(Subject):
         records = self._driver.headroom.read_detail(project_id, self._resources.names(), in_pod)
         if validation.is_admin(context):
             return records
-        return [dataclasses.replace(one, promised=0) for one in records]  # (of its descendants)
+        return [dataclasses.replace(record, promised=0) for record in records]  # (of its descendants)
 
     @admin_call
     def list_usages(
@@ -175,10 +175,10 @@ class Queries(Subject):
     ) -> list[UsageRecord]:
         """The records with their headrooms, and with the usage and the limits of the same moment."""
         by_project = grouped(records, lambda record: record.project_id)
-        wanted = {project_id: [record.resource for record in some] for project_id, some in by_project.items()}
+        wanted = {project_id: [record.resource for record in own] for project_id, own in by_project.items()}
         try:
-            found = self._driver.headroom.read_many(wanted, self._resources.names(), pod)
-            details = {(one.project_id, one.resource): one for one in found}
+            current = self._driver.headroom.read_many(wanted, self._resources.names(), pod)
+            details = {(record.project_id, record.resource): record for record in current}
         except exceptions.LimitsUnavailable:
             if not allow_unknown_limits:
                 raise

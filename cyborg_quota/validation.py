@@ -551,13 +551,15 @@ def check_page(limit: int | None, after: object, resource: str | None, *, owner:
 
 def select_page(records: Sequence[LimitRecord], page: Page) -> list[LimitRecord]:
     """The page of the limits of one project, or of the defaults, sorted by resource. Raises MarkerNotFound."""
-    found = [record for record in records if page.resource in (None, record.resource)]
+    selected = [record for record in records if page.resource in (None, record.resource)]
     if page.after is not None:
-        if not any(page.after in ((one.project_id, one.resource), (one.project_id, None)) for one in records):
+        if not any(
+            page.after in ((record.project_id, record.resource), (record.project_id, None)) for record in records
+        ):
             raise exceptions.MarkerNotFound(page.after)
         last = page.after[1]
-        found = [] if last is None else [record for record in found if record.resource > last]
-    return found[: page.limit]
+        selected = [] if last is None else [record for record in selected if record.resource > last]
+    return selected[: page.limit]
 
 
 def _listed(values: object, error: exceptions.QuotaError, kind: type = object) -> list[Any]:
@@ -566,9 +568,9 @@ def _listed(values: object, error: exceptions.QuotaError, kind: type = object) -
     (A zero-dimensional numpy array has ``__iter__`` but raises TypeError.)
     """
     try:
-        found: list[Any] = list(values)  # type: ignore[call-overload]
+        items: list[Any] = list(values)  # type: ignore[call-overload]
     except TypeError as cause:
         raise error from cause
-    if isinstance(values, (str, bytes)) or not all(isinstance(one, kind) for one in found):
+    if isinstance(values, (str, bytes)) or not all(isinstance(item, kind) for item in items):
         raise error
-    return found
+    return items
