@@ -150,7 +150,7 @@ class CapacityEnforcer(Enforcer):
     ) -> bool:
         """Place claims of equal amounts: each takes the best provider that is left. False: not all of them fit.
 
-        Those that fit at no single provider take from one and from the shared pool that serves it.
+        Claims that fit at no single provider take from a provider and from the shared pool that serves it.
         """
         waiting = list(reversed(claims))
         self._place_beside(connection, waiting, taken, tried, pod=pod)
@@ -266,7 +266,7 @@ class CapacityEnforcer(Enforcer):
                 )
 
     def retries(self, pending: Sequence[PendingClaim], refusal: Exception) -> bool:
-        """Whether claims with ANY chose the inventory that refused, or it is not the one any more that was read.
+        """Whether claims with ANY chose the inventory that refused, or it is no longer the inventory that was read.
 
         If a claim that names its provider takes of the same inventory, no other choice helps: see ``explain``.
         """
@@ -471,7 +471,7 @@ def _keys(named: Iterable[PendingClaim], ids: Mapping[str, int]) -> list[Invento
 def _choose_named(
     named: Iterable[PendingClaim], ids: Mapping[str, int], locations: Mapping[InventoryKey, InventoryLocation]
 ) -> None:
-    """Choose the inventories of claims that name a provider; a claim of which one does not exist stays incomplete."""
+    """Choose the inventories of claims that name a provider; a claim whose inventory is missing stays incomplete."""
     for item in named:
         existing = {key: locations[key] for key in _keys([item], ids) if key in locations}
         item.choose({resource: ids[name] for resource, name in item.named.items()}, existing)

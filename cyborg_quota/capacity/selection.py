@@ -24,8 +24,8 @@ class ProviderSelection(abc.ABC):
     def rank(self, candidate: Candidate, amounts: Mapping[str, int]) -> int:
         """The candidate with the lowest rank takes the claim. ``amounts``: the claim, by resource.
 
-        Among equal ones, one is taken at random, so that concurrent calls do not all wait for the same inventory. This
-        is called again for a candidate that has taken another claim of the call: what is free there is then less.
+        Among equal candidates, one is taken at random, so that concurrent calls do not all wait for the same inventory.
+        This is called again for a candidate that has taken another claim of the call: what is free there is then less.
         """
 
 

@@ -200,9 +200,9 @@ def find_candidates(
 ) -> list[Candidate]:
     """Up to ``limit`` providers that can host and fit all ``amounts``, in ``order`` of the first resource.
 
-    Where more have as much free as the first one, a second query returns random ones of them. ``pod``: only those of
-    this pod; None: all. ``avoided``: none of these pods. The index on (resource, free) serves the first resource, and
-    the unique key of the inventories the others. ``share``: only providers that take the rest from there.
+    Where more providers have as much free as the first, a second query returns some of them at random. ``pod``: only
+    those of this pod; None: all. ``avoided``: none of these pods. The index on (resource, free) serves the first
+    resource, and the unique key of the inventories the others. ``share``: only providers that take the rest from there.
     """
     if share is not None:
         amounts = share.rest(amounts)

@@ -143,7 +143,7 @@ class Run(Command):
 
     @property
     def elevated(self) -> Context:
-        """The context for what only an admin may do: everybody who runs commands on the host is one."""
+        """The context for what only an admin may do: everybody who runs commands on the host is an admin."""
         return self.context
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

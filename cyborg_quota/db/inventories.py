@@ -49,7 +49,7 @@ class InventoryClaim(NamedTuple):
 class InventoryLocation(NamedTuple):
     """An inventory from which a claim may take: its id, and the pod of its provider, read at one moment.
 
-    The id is another one when the provider has changed its pod: see ``renew``.
+    The id changes when the provider changes its pod: see ``renew``.
     """
 
     inventory_id: int
@@ -194,7 +194,7 @@ def set_inventory(connection: sa.Connection, provider_id: int, resource: str, in
 
 
 def _unused_ids(connection: sa.Connection, count: int) -> list[int]:
-    """Random ids: one that was given before a restore from a backup is not given to another row.
+    """Random ids: an id that was given before a restore from a backup is not given to another row.
 
     A process that keeps such an id (ProviderCache) then finds no row, and reads the provider again.
     """

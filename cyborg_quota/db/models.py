@@ -110,8 +110,8 @@ reservations = sa.Table(
     # 1, 2, ... over the rows of one claim, in the order of their resources, while they are live and have a consumer:
     # two concurrent claims of one consumer, of any resources, conflict at 1.
     sa.Column("claim_ordinal", sa.SmallInteger),
-    # The highest id of a reservation when this one ended: it ended after that one was made, and before any with a
-    # higher id. NULL while it is live. See record 0009.
+    # The highest id of a reservation when this one ended: it ended after that reservation was made, and before any
+    # with a higher id. NULL while it is live. See record 0009.
     sa.Column("ended_after", sa.Integer),
     # What it has added to metered of its usage row: -delta * the second of its reserve + delta * that of its end.
     sa.Column("meter", sa.BigInteger, nullable=False, server_default="0"),
@@ -483,7 +483,7 @@ pod_bindings = sa.Table(
     sa.Column("starts_at", _moment(), nullable=False),
     sa.Column("ends_at", _moment()),
     sa.Column("reason", sa.String(16), nullable=False),
-    # 1 while it is the current one, then NULL, which a unique key ignores.
+    # 1 while it is the current binding, then NULL, which a unique key ignores.
     sa.Column("current", sa.SmallInteger),
     # 1 while it is current, if the project had no other binding for these tags when it was made, and of those that
     # replace it; otherwise NULL. Of requests that choose pods in different zones at the same time, one makes the first

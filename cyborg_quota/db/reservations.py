@@ -218,9 +218,9 @@ def move(
     """Change the state of these rows. False: another transaction changed one of them, and the caller must roll back.
 
     The same state means an extension: their expiry becomes now plus the TTL. All rows have the same ``generation``:
-    another one means another amount or project than the caller has read. A row is committed or extended only if it is
-    not overdue, and expired only if it is, by the database's clock at this statement. ``at``: the second at which the
-    meters of those that end stop.
+    another generation means another amount or project than the caller has read. A row is committed or extended only if
+    it is not overdue, and expired only if it is, by the database's clock at this statement. ``at``: the second at which
+    the meters of those that end stop.
     """
     statement = _EXTEND if before == after else {COMMITTED: _COMMIT, EXPIRED: _EXPIRE}.get(after, _END)
     parameters = {
@@ -234,7 +234,7 @@ def settle_in_flight_update(size: int, after: State) -> sa.Update:
     """The UPDATE that commits or rolls back reservations in flight that are not overdue, by UUID.
 
     It leaves out those that were resized or transferred: the caller knows only the rows as they were inserted. It also
-    leaves out one that was made later than ``:b_at``, by another clock.
+    leaves out reservations that were made later than ``:b_at``, by another clock.
     """
     state: sa.ColumnElement[str] = sa.literal_column(f"'{after}'")
     values = {"state": state, "updated_at": clock.utc_now()}

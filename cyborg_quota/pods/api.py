@@ -155,7 +155,7 @@ class Pods(Subject):
     ) -> Pod:
         """Change the given values of a pod, and return it. Its zone and its name cannot change.
 
-        ``endpoint``: a new one removes the last measurement, which is that of the former one. ``state``: "available",
+        ``endpoint``: a new one removes the last measurement, which is of the former endpoint. ``state``: "available",
         "maintenance" or "disabled". After this call has returned, no project is bound to a pod that is not available;
         its present bindings move when they are selected the next time. Raises PodNotFound, InvalidPod.
         """
@@ -269,7 +269,7 @@ class Pods(Subject):
             try:
                 return work(connection)
             except DuplicateEntry:
-                # Another call has created the binding, or an earlier attempt of this one: decide again, with that one.
+                # Another call, or an earlier attempt of this call, has created the binding: decide again, with it.
                 raise ConcurrentChange from None
 
         binding = self._database.write(decide)
@@ -473,7 +473,7 @@ class Pods(Subject):
     def _store(self, pod: Pod, usage: Mapping[str, ResourceUse], began: datetime.datetime) -> None:
         """Store a measurement that began at this time of the database. Raises PodNotFound.
 
-        It is ignored if another one that began later is stored, or if the pod has another endpoint by now.
+        It is ignored if a measurement that began later is stored, or if the pod has another endpoint by now.
         """
 
         def work(connection: Connection) -> None:

@@ -14,7 +14,7 @@ A claim that selects its pod tries, in this order:
    as after a selection for which no other pod passes the filters.
 
 A request without a zone uses the bindings of all zones, the oldest first. What moves is the binding in the zone of the
-new pod, or else the oldest one.
+new pod, or else the oldest binding.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PODS_ONE_BY_ONE: Final = 2
 
 
 class BindingChange(NamedTuple):
-    """A binding that a claim creates. ``ended``: the present one that ends, if any. ``others``: see replace_bindings.
+    """A binding that a claim creates. ``ended``: the present bindings that end. ``others``: see replace_bindings.
 
     ``request``: what the pod was selected for.
     """

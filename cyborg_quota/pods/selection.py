@@ -143,7 +143,7 @@ class PodSelection:
         )
 
     def ranked(self, candidates: Sequence[Candidate], request: PodRequest) -> list[Candidate]:
-        """The pods that may serve the request, the best first. Of equal ones, the one that was added first."""
+        """The pods that may serve the request, the best first. Of equal pods, the first one added."""
         passed = [candidate for candidate in candidates if self.passes(candidate, request)]
         scores = dict.fromkeys((candidate.id for candidate in passed), 0.0)
         for weigher, multiplier in self.weighers:

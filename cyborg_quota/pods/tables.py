@@ -446,7 +446,7 @@ def replace_bindings(
     """End these bindings of a key, and insert the next one. Raises DBDuplicateEntry if there is one.
 
     ``others``: the ids of those in other zones, which a request without a zone would join; None: it names its zone.
-    False: there are others, or one has ended already; roll back.
+    False: there are others, or one of ``ended`` has ended already; roll back.
     """
     if not all(end_binding(connection, row.id) for row in ended):
         return False

@@ -43,9 +43,9 @@ _GONE: Final = Inventory(0)
 class WantedProvider:
     """A provider as its source has it.
 
-    ``uuid`` None: the source does not know it; a provider with the same name is the same one. ``parent`` is a name or a
+    ``uuid`` None: the source does not know it; a provider with the same name is the same. ``parent`` is a name or a
     UUID. ``can_host`` None: the source does not say; a new provider can. ``covers``: the resources of which the source
-    knows all inventories; one that it does not list gets the total 0. ``used`` returns what consumers use there (None:
+    knows all inventories; what it does not list gets the total 0. ``used`` returns what consumers use there (None:
     the source does not say); it is a function, so that only the use of one provider is in memory. ``is_needed`` False:
     do not add the provider.
     """
@@ -262,7 +262,7 @@ def _check_matches(matched: Iterable[tuple[WantedProvider, Provider | None]]) ->
 def _warn_about_known(matched: Iterable[tuple[WantedProvider, Provider | None]]) -> None:
     """Warn of what an import does not change at a known provider.
 
-    That ANY chooses it may have been set by hand; and one that has claims cannot be moved to another pod.
+    That ANY chooses it may have been set by hand. A provider that has claims cannot be moved to another pod.
     """
     known = [(entry, provider) for entry, provider in matched if provider is not None]
     _warn(
@@ -360,7 +360,7 @@ class _Claims:
         self._places: dict[str, list[int]] = {}
 
     def add(self, allocations: Iterable[Allocation]) -> None:
-        """Add the claims of one moment, sorted by provider. A consumer that had one at any moment counts as known."""
+        """Add the claims of one moment, sorted by provider. A consumer that had a claim at any moment is known."""
         for provider, rows in itertools.groupby(allocations, key=operator.attrgetter("provider")):
             usage: defaultdict[str, Counter[str]] = defaultdict(Counter)
             for allocation in rows:

@@ -124,8 +124,9 @@ def use_by_resource(providers: Iterable[SourceProvider], resource_map: ResourceM
 def total_of(inventories: Sequence[Inventory]) -> Inventory:
     """The sum of inventories, in units that a claim over several of them can take.
 
-    Its capacity is the sum of their capacities. If the sums of ``total`` and ``reserved`` would give another one,
-    because the allocation ratios differ or each capacity was rounded down, its total is the sum of the capacities.
+    Its capacity is the sum of their capacities. If the sums of ``total`` and ``reserved`` would give another
+    capacity, because the allocation ratios differ or each capacity was rounded down, its total is the sum of the
+    capacities.
     """
     first = inventories[0]
     total, reserved = (
