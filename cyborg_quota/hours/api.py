@@ -164,7 +164,7 @@ class Hours(Subject):
     ) -> None:
         """Delete budgets of a project: those of ``resources``, or all. Raises BudgetNotFound, NotAuthorized."""
         named = validation.one_project(context, "delete_budget", project_id, "a budget is that of a project")
-        names = None if resources is None else [validation.check_resource_name(one) for one in resources]
+        names = None if resources is None else [validation.check_name("resource", one) for one in resources]
 
         def work(connection: Connection) -> list[RecordedChange]:
             found = self._required(connection, named, names)
@@ -188,14 +188,14 @@ class Hours(Subject):
         if validation.is_admin(context):
             return
         parent_id = projects.parent_of(connection, project_id)
-        is_permitted = self._authority.may_set(context, project_id, parent_id) and parent_id is not None
-        own, bounded = (
-            {one.resource for one in tables.read(connection, [name or ""], resources)}
-            for name in (project_id, parent_id)
-        )
-        if not (is_permitted and bounded.issuperset(own if resources is None else resources)):
-            needs = f"a context that the policy rule {policy.RULE} allows, and a budget of the parent project"
-            raise exceptions.NotAuthorized(call, needs)
+        if parent_id is not None and self._authority.may_set(context, project_id, parent_id):
+            own, bounded = (
+                {one.resource for one in tables.read(connection, [name], resources)} for name in (project_id, parent_id)
+            )
+            if bounded.issuperset(own if resources is None else resources):
+                return
+        needs = f"a context that the policy rule {policy.RULE} allows, and a budget of the parent project"
+        raise exceptions.NotAuthorized(call, needs)
 
     def _change(
         self,
@@ -242,9 +242,9 @@ class Hours(Subject):
         begins after this position; see types.Marker.
         """
         page = validation.check_page(limit, after, resource)
-        rule = "The percentage must be a whole number of at least 0"
-        least = None if above is None else validation.integer(above, 0, MAX_AMOUNT, rule)
-        return list(itertools.islice(self._all(least, page.after, page.resource), page.limit))
+        if above is not None:
+            validation.integer(above, 0, MAX_AMOUNT, "The percentage must be a whole number of at least 0")
+        return list(itertools.islice(self._all(above, page.after, page.resource), page.limit))
 
     def _all(
         self, above: int | None, after: Marker | None = None, resource: str | None = None
@@ -378,7 +378,7 @@ def _amounts(
         raise exceptions.InvalidRequest(f"{what} must map resources to hours, and name at least one.")
     rule = f"must be a whole number of hours from {least} to {MAX_HOURS}"
     return {
-        validation.check_resource_name(name): validation.integer(one, least, MAX_HOURS, f"{what} of {name} {rule}")
+        validation.check_name("resource", name): validation.integer(one, least, MAX_HOURS, f"{what} of {name} {rule}")
         for name, one in hours.items()
     }
 
@@ -393,9 +393,8 @@ def _span(
         return PERIODS[every], None, None
     if start is None or until is None:
         raise exceptions.InvalidRequest(f"A single period needs its start and its end; only {start or until} is given.")
-    for one in (start, until):
-        if one.day != 1:
-            raise exceptions.InvalidRequest(f"A period begins and ends with the first day of a month, not {one}.")
+    if wrong := [one for one in (start, until) if one.day != 1]:
+        raise exceptions.InvalidRequest(f"A period begins and ends with the first day of a month, not {wrong[0]}.")
     starts, ends = clock.month_number(start), clock.month_number(until)
     if not 0 <= starts < ends:
         raise exceptions.InvalidRequest(

@@ -242,7 +242,10 @@ class TestRules(BudgetTestCase):
             (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", start=day, until=day), "2026-12-02"),
             (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", carry={"fpga": 1}), "fpga"),
             (lambda: self.hours.adjust(ADMIN, {"gpu": 1}, "p"), "'p'"),
+            (lambda: self.hours.adjust(ADMIN, {"\ud800": 1}, "p"), "'\\ud800'"),
             (lambda: self.hours.delete_budget(ADMIN, "p", ["gpu"]), "gpu"),
+            (lambda: self.hours.delete_budget(ADMIN, "p", ["g\0"]), "control characters"),
+            (lambda: self.hours.list_budgets(ADMIN, above=-1), "-1"),
             (lambda: self.hours.report(ADMIN, day, datetime.date(2026, 1, 1)), "2026-12 (the last is 2026-01)"),
         ):
             self.assert_refused(call, named)
