@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import pathlib
 from typing import Any, Final
@@ -13,6 +14,7 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 from testtools.content import text_content
 
+from tests.base import ADMIN
 from tests.horizon import stack
 from tests.integration import catalog
 from tests.servers import sharing
@@ -43,6 +45,14 @@ class PanelsTestCase(base.BaseTestCase):
     def log_in(self, user: stack.User, panel: str, *cookies: tuple[str, str], is_new: bool = False) -> Page:
         """See the function ``log_in``. All tests have the same catalog, so that a session can serve several of them."""
         return log_in(self, self.stack, user, panel, *cookies, is_new=is_new)
+
+    def make_budget(self, name: str) -> None:
+        """Give a project a budget of 1000 hours for a year, of which 400 are spent."""
+        hours, project_id = self.stack.engine.hours, self.stack.projects[name]
+        start = datetime.datetime.now(datetime.timezone.utc).date().replace(day=1)
+        hours.set_budget(ADMIN, {"gpu": 1000}, project_id, start=start, until=start.replace(year=start.year + 1))
+        self.addCleanup(hours.delete_budget, ADMIN, project_id)
+        hours.adjust(ADMIN, {"gpu": 400}, project_id)
 
     def go(self, page: Page, path: str) -> None:
         """Go to another path of Horizon."""

@@ -25,6 +25,10 @@ system_scope = all
 endpoint_id = {endpoint}
 """
 PROJECT = "project/accelerator_quota"
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+MONTH = r"\d{4}-\d\d-01 00:00:00"
+BUDGET = r"gpu 1000\.0 400\.\d (599\.\d|600\.0)"
+"""What ``make_budget`` makes: the hours, those that are spent and those that are left."""
 ADMIN = "admin/accelerator_quotas"
 
 
@@ -35,12 +39,14 @@ class TestProject(PanelsTestCase):
         context = ledger.Context(self.stack.projects["atlas"])
         self.stack.attach("atlas", gpu=5)
         self.stack.engine.reserve(context, {"gpu": 1}, consumer="a request in flight")
+        self.make_budget("atlas")
         page = self.log_in(self.stack.bob, PROJECT)
         page.get_by_role("link", name="Accelerator Quota", exact=True).wait_for()
         text = self.text(page)
         self.assertIn("gpu 5 of 20 in use, 1 reserved; 14 fit", text)
         self.assertIn("gpu 20 5 1 14 The limit of the project", text)
         self.assertRegex(text, r"gpu 1 a request in flight - \d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+        self.assertRegex(text, rf"{BUDGET} 6 {TIME} {MONTH} Requests are refused")
         self.check(page, "project")
         self.reach_the_limit(page)
         self.check_others_are_hidden(page)
@@ -263,21 +269,23 @@ class TestAdmin(PanelsTestCase):
 
     def test_defaults_capacity_and_pods(self) -> None:
         page = self.log_in(self.stack.alice, ADMIN, is_new=True)
-        for name in ("Totals", "Capacity", "Pods"):
+        for name in ("Totals", "Budgets", "Capacity", "Pods"):
             self.assertEqual(0, page.get_by_role("link", name=name).count(), name)
         self.open_tab(page, "Defaults")
         page.get_by_role("link", name="Set Default Limits").click()
         self.submit(page, "Set Default Limits", "The default limits were set.", fpga="4")
         self.assertEqual(4, self.stack.engine.limits.default_limits(ledger.Context("p"))["fpga"])
         self.make_capacity_and_pod()
+        self.make_budget("cms")
         self.go(page, ADMIN)
         for name, expected in (
             ("Totals", "gpu 50 0"),
+            ("Budgets", f"cms {BUDGET} 0 - {MONTH} Requests are refused"),
             ("Capacity", "node-1 gpu 8 1 7 0 7"),
             ("Pods", "north az1 available gpu: 3 / 8"),
         ):
             self.open_tab(page, name)
-            self.assertIn(expected, self.text(page))
+            self.assertRegex(self.text(page), expected)
             self.check(page)
         self.see_that_the_service_is_down()
 
