@@ -10,6 +10,7 @@ the counter.
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -40,11 +41,14 @@ def find_violations(
     counters: Mapping[UsageKey, Counters],
     request: Mapping[ResourceKey, int],
     path: Sequence[str] = (),
+    *,
+    freed: Mapping[UsageKey, int] = types.MappingProxyType({}),
 ) -> list[Over]:
     """The constraints that ``request``, charged to ``project_id``, would violate; sorted.
 
     The usage of a descendant does not count against a constraint of scope ``project``. ``path``: the project and its
-    ancestors, whose minimums keep something for it.
+    ancestors, whose minimums keep something for it. ``freed``: by how much less each row counts
+    when a transfer has taken the amounts from its sender.
     """
     violations = []
     for constraint in constraints:
@@ -53,18 +57,24 @@ def find_violations(
         if limit == UNLIMITED or not amount or (is_own and key.project_id != project_id):
             continue
         now = counters.get(key, Counters())
-        kept = 0 if is_own or scope == "budget" else _kept(path, counters, key)
+        kept = 0 if is_own or scope == "budget" else _kept(path, counters, key, freed)
         held = now.used + now.reserved if is_own else now.subtree if scope == "budget" else now.counted
         if amount > kept and held + amount - kept > limit:
             violations.append(Over.of(constraint, amount, now, project_id, kept))
     return sorted(violations, key=lambda over: (over, over.key))
 
 
-def _kept(path: Sequence[str], counters: Mapping[UsageKey, Counters], key: UsageKey) -> int:
-    """How much the project ``path[0]`` can add before the row of ``key`` counts more: the unused minimums below it."""
+def _kept(
+    path: Sequence[str], counters: Mapping[UsageKey, Counters], key: UsageKey, freed: Mapping[UsageKey, int]
+) -> int:
+    """How much the project ``path[0]`` can add before the row of ``key`` counts more than now.
+
+    That is what a transfer takes from the row, and the minimums below it that are not used then.
+    """
     below = path[: path.index(key.project_id)] if key.project_id in path else path
-    rows = [counters.get(key._replace(project_id=project_id), Counters()) for project_id in below]
-    return sum(max(0, row.minimum - row.counted) for row in rows)
+    keys = [key._replace(project_id=project_id) for project_id in below]
+    rows = [(counters.get(one, Counters()), freed.get(one, 0)) for one in keys]
+    return freed.get(key, 0) + sum(max(0, row.minimum - row.counted + amount) for row, amount in rows)
 
 
 def of_budgets(periods: Iterable[BudgetPeriod], counters: Mapping[UsageKey, Counters], at: int) -> list[Constraint]:

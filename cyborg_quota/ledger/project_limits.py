@@ -7,11 +7,14 @@ the usage rows itself compares them with the limits (db/charges.py).
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import clock, usages
+from cyborg_quota.db import clock, minimums, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.ledger import enforcement
@@ -26,7 +29,8 @@ from cyborg_quota.types.hours import BudgetPeriod
 class Charge:
     """What a call charges to one project: the amounts by counter, and the path and the limits that were read for it.
 
-    ``constraints`` None: the charge is not limited. ``budgets``: those that limit it.
+    ``constraints`` None: the charge is not limited. ``budgets``: those that limit it. ``sender``: of a transfer, the
+    project that holds the amounts, and its ancestors.
     """
 
     project_id: str
@@ -34,11 +38,20 @@ class Charge:
     path: ProjectPath
     constraints: Sequence[Constraint] | None = None
     budgets: Mapping[UsageKey, BudgetPeriod] = dataclasses.field(default_factory=dict)
+    sender: Sequence[str] = ()
 
     @property
     def growing(self) -> dict[ResourceKey, int]:
         """The amounts that a limit may refuse."""
         return {key: amount for key, amount in self.amounts.items() if amount > 0}
+
+    def freed(self, counters: Mapping[UsageKey, Counters]) -> dict[UsageKey, int]:
+        """By how much less each row counts when the amounts have left the sender."""
+        pairs = itertools.pairwise((*self.sender, TOTAL))
+        upwards = [(UsageKey(name, *key), UsageKey(above, *key)) for name, above in pairs for key in self.growing]
+        left = {UsageKey(name, *key): -amount for name in self.sender[:1] for key, amount in self.growing.items()}
+        changes = minimums.spread(left, collections.defaultdict(Counters, counters), upwards)
+        return {key: -change for key, change in changes.items()}
 
     def postings(self, amounts: Mapping[ResourceKey, int], state: State) -> list[usages.Posting]:
         """The postings, with their bounds, that add these amounts to what is held in this state."""
@@ -126,18 +139,24 @@ class ProjectEnforcer(Enforcer):
         if not is_same or any(now != charged for now, charged in nodes):
             return False
         constraints, growing = charge.constraints or (), charge.growing
-        owners = {*path.project_ids, TOTAL, *(constraint.project_id for constraint in constraints)}
+        owners = {*path.project_ids, *charge.sender, TOTAL, *(constraint.project_id for constraint in constraints)}
 
         def read(connection: Connection) -> tuple[dict[UsageKey, Counters], int]:
             return usages.read(connection, owners, growing), clock.read_second(connection)
 
         counters, at = self._database.read_synced(read)
         constraints = [*constraints, *enforcement.of_budgets(charge.budgets.values(), counters, at)]
-        violations = enforcement.find_violations(charge.project_id, constraints, counters, growing, path.project_ids)
-        if violations:
+        find = functools.partial(
+            enforcement.find_violations,
+            charge.project_id,
+            counters=counters,
+            request=growing,
+            path=path.project_ids,
+            freed=charge.freed(counters),
+        )
+        if violations := find(constraints):
             raise exceptions.OverQuota.of(violations) from None
-        widths = enforcement.widths(path.project_ids, growing, counters)
-        for over in enforcement.find_violations(charge.project_id, widths, counters, growing, path.project_ids):
+        for over in find(enforcement.widths(path.project_ids, growing, counters)):
             # (The counter of the resource overflows if that of a part does; a tenant does not see the part.)
             error = exceptions.UsageOverflow if over.scope == "counter" else exceptions.MeterOverflow
             raise error(charge.project_id, over.resource, over.requested) from None

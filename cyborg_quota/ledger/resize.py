@@ -16,7 +16,7 @@ that the inventories do not change.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import charges, history, meters, reservations, usages
@@ -163,13 +163,12 @@ class Amender:
         sent = transitions.amounts_by_state({row: -row.delta for row in rows}, self._enforcers.counters_of)
         keys = sorted({key for amounts in sent.values() for key in amounts})
         sending = self._paths.get(request.sender, keys)
-        # The rows above both (the total over all projects, too) do not change: their limits cannot refuse the transfer.
-        # (They grow if the sender, or a project above it, has a minimum, which keeps what is sent away.) If the sender
-        # moves meanwhile, the generations of the rows refuse ``sending``, and the call retries.
-        nodes = [node for key in keys for node in sending.nodes(key) or ()]
-        shared = {node.key for node in nodes}
-        unchanged = set() if any(node.minimum for node in nodes) else shared
-        charge, added = self._charge(request.receiver, {row: row.delta for row in rows}, unchanged)
+        # The rows above both (the total over all projects, too) grow only if the sender, or a project above it, has a
+        # minimum, which keeps what is sent away. If the sender moves meanwhile, the generations of the rows refuse
+        # ``sending``, and the call retries.
+        shared = {node.key for key in keys for node in sending.nodes(key) or ()}
+        charge, added = self._charge(request.receiver, {row: row.delta for row in rows})
+        charge.sender = sending.project_ids
         charge.budgets = {key: budget for key, budget in charge.budgets.items() if key not in shared}
         for state, amounts in sent.items():
             added += Charge(request.sender, amounts, sending).postings(amounts, state)
@@ -204,10 +203,8 @@ class Amender:
         except (DuplicateEntry, _ReceiverHolds):
             return self._resolve_duplicate(request, rows)
 
-    def _charge(
-        self, project_id: str, growth: Mapping[Row, int], unchanged: Collection[UsageKey] = ()
-    ) -> tuple[Charge, list[usages.Posting]]:
-        """What is added to the counters of a project, and the postings. ``unchanged``: rows whose limits do not apply.
+    def _charge(self, project_id: str, growth: Mapping[Row, int]) -> tuple[Charge, list[usages.Posting]]:
+        """What is added to the counters of a project, and the postings.
 
         ``growth``: what is added to each reservation. Raises OverQuota, and the errors of reading limits.
         """
@@ -216,10 +213,6 @@ class Amender:
         by_state = transitions.amounts_by_state(growth, self._enforcers.counters_of)
         amounts = summed(item for some in by_state.values() for item in some.items())
         charge = self._projects.read(project_id, amounts, is_limited=True)
-        if unchanged and charge.constraints is not None:
-            charge.constraints = [
-                one for one in charge.constraints if one.scope == "project" or one.key not in unchanged
-            ]
         return charge, [posting for state, some in by_state.items() for posting in charge.postings(some, state)]
 
     def _amend(self, connection: Connection, changes: Sequence[Amendment]) -> int:

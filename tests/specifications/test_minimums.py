@@ -258,6 +258,23 @@ class TestTree(MinimumsTestCase):
         self.quotas.transfer(ADMIN, "b", "a", consumer="c")
         self.assertEqual((8, 8), (self.promised("cohort"), self.subtrees()["cohort"]))
 
+    def test_a_refused_transfer_names_what_it_would_exceed(self) -> None:
+        """Not the cohort, of which the transfer changes less than the amount."""
+        self.set("b", 7)
+        self.quotas.reserve(base.Context("a"), {"gpu": 8}, consumer="c")
+        self.hold("a", 2)
+        self.hold("cohort", 2)
+        for minimum, limit, expected in ((2, 12, ["b"]), (4, 14, ["b"]), (4, 13, ["b", "cohort"])):
+            self.keep("a", minimum)
+            self.set("cohort", limit)
+            error = self.assertRaises(exceptions.OverQuota, self.quotas.transfer, ADMIN, "b", "a", consumer="c")
+            self.assertEqual(expected, [over.project_id for over in error.overs])
+        self.set("b", 8)
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.transfer, ADMIN, "b", "a", consumer="c")
+        self.assertEqual([("cohort", 12, 0)], [(over.project_id, over.subtree, over.promised) for over in error.overs])
+        self.set("cohort", 14)
+        self.quotas.transfer(ADMIN, "b", "a", consumer="c")
+
     def test_a_tampered_counter_is_found_and_repaired(self) -> None:
         self.keep("a", 8)
         self.hold("a", 2)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import random
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -52,6 +53,67 @@ class TestFindViolations(base.BaseTestCase):
         found = enforcement.find_violations("p", given_constraints, given_figures, request)
         self.assertEqual(refuses, bool(found))
         self.assertEqual(sorted(found, key=lambda over: (over, over.pod or "")), found)
+
+
+class TestTransfers(base.BaseTestCase):
+    """A transfer exceeds a limit exactly if the row counts more afterwards, and more than the limit."""
+
+    PROJECTS = "abcdef"
+
+    def test_random_trees(self) -> None:
+        chance, number = random.Random(5), 0
+        for _ in range(2_000):
+            parents = {name: chance.choice([TOTAL, *self.PROJECTS[:index]]) for index, name in enumerate(self.PROJECTS)}
+            used = {name: chance.randint(0, 4) for name in self.PROJECTS}
+            least = {name: chance.choice([0, 0, chance.randint(1, 8)]) for name in self.PROJECTS}
+            sender, receiver = chance.sample(self.PROJECTS, 2)
+            amount = chance.randint(0, used[sender])
+            before = self.counters(parents, used, least)
+            after = self.counters(
+                parents, {**used, sender: used[sender] - amount, receiver: used[receiver] + amount}, least
+            )
+            limits = {name: chance.randint(0, 12) for name in (*self.PROJECTS, TOTAL)}
+            paths = {name: self.path(parents, name) for name in (sender, receiver)}
+            bounds = [Constraint(name, "gpu", limits[name], "subtree") for name in paths[receiver]]
+            bounds.append(Constraint(TOTAL, "gpu", limits[TOTAL], "total"))
+            request = {ResourceKey("gpu"): amount}
+            charge = Charge(receiver, request, ProjectPath(paths[receiver], {}), bounds, sender=paths[sender])
+            freed = charge.freed(before)
+            found = enforcement.find_violations(receiver, bounds, before, request, paths[receiver], freed=freed)
+            expected = {
+                key.project_id: row.counted
+                for key, row in after.items()
+                if key.project_id in (*paths[receiver], TOTAL)
+                and row.counted > max(before[key].counted, limits[key.project_id])
+            }
+            self.assertEqual(
+                expected,
+                {over.project_id: before[over.key].counted + amount - over.kept for over in found},
+                (parents, used, least, sender, receiver, amount),
+            )
+            number += bool(expected)
+        self.assertGreater(number, 100)
+
+    @staticmethod
+    def path(parents: dict[str, str], name: str) -> list[str]:
+        path = [name]
+        while parents[path[-1]] != TOTAL:
+            path.append(parents[path[-1]])
+        return path
+
+    @staticmethod
+    def counters(parents: dict[str, str], used: dict[str, int], least: dict[str, int]) -> dict[UsageKey, Counters]:
+        """What each project and the total must count (G1). (A parent is before its children.)"""
+        in_use, counted = {**used, TOTAL: 0}, {**used, TOTAL: 0}
+        for name in reversed(parents):
+            in_use[parents[name]] += in_use[name]
+            counted[parents[name]] += max(counted[name], least[name])
+        return {
+            UsageKey(name, "gpu"): Counters(
+                used.get(name, 0), 0, in_use[name], counted[name] - in_use[name], least.get(name, 0)
+            )
+            for name in in_use
+        }
 
 
 class TestText(base.BaseTestCase):
