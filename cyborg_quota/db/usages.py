@@ -498,6 +498,12 @@ _IS_HELD: Final = sa.or_(_usage.used > 0, _usage.reserved > 0)
 HOLDING: Final = (_usage.project_id, _IS_HELD)
 """The projects of this table, and the condition of a row of one that holds something."""
 
+COUNTING: Final = (
+    _usage.project_id,
+    sa.and_(_usage.project_id != TOTAL, sa.or_(_usage.subtree > 0, _usage.promised > 0)),
+)
+"""The same, of a row that counts something: what the project or a descendant holds, or what minimums below keep."""
+
 
 def held_query(project_ids: Sequence[str] | None, *, whole: bool = True) -> sa.Select[Any]:
     """The query for the rows of these projects (None: of all) that are not zero; not ``whole``: those of pods."""

@@ -365,24 +365,29 @@ class Limits(Minimums):
     def over_page(
         self, context: Context, after: tuple[str, str] = ("", ""), count: int = MAX_LISTED_PROJECTS
     ) -> tuple[list[TreeRow], tuple[str, str] | None]:
-        """The rows whose usage exceeds the limit, after it was lowered: those of ``count`` projects that hold anything.
+        """The rows that count more than their limits permit: those of ``count`` projects that have usage or limits.
 
         First those of total limits (TOTAL), then as the database sorts the projects; there may be none. ``after``: the
         project and the resource of the last row of the page before; with the resource "", all rows of the project are
-        before. Also returns where the next page begins; None: there are no more. Raises LimitsReadOnly.
+        before. Also returns where the next page begins; None: there are no more. With all limit drivers.
         """
-        self.require_stored()
         owner, resource = after
         is_first = owner in ("", TOTAL)
-        names, last = self.list_holders(context, "" if is_first else owner, count)
+        names, last = self._holders("" if is_first else owner, count, tables.COUNTING)
         names = names if is_first or not resource else [owner, *names]
         states = self._database.read(lambda connection: path_state.read_states(connection, names)[1])
-        totals = self._read_totals() if is_first else []
+        totals = self.list_total_limits(context) if is_first else []
         rows = [TreeRow(TOTAL, None, 0, one.resource, one.limit, 0, one.held, promised=one.promised) for one in totals]
         rows += self._subtree_rows([(0, name) for name in names], states)
-        over = [row for row in rows if row.available is not None and row.available < 0]
-        shown = [row for row in over if row.project_id != owner or row.resource > resource]
-        return shown, None if last is None else (last, "")
+        over = [
+            row
+            for row in rows
+            if row.available is not None
+            and row.available < 0
+            and (self._source.bounds_subtree or row.project_id == TOTAL or row.used + row.reserved > (row.limit or 0))
+            and (row.project_id != owner or row.resource > resource)
+        ]
+        return over, None if last is None else (last, "")
 
     # --- limits over all projects ---
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, policy, validation
@@ -188,12 +188,16 @@ class Projects(Subject):
         Also returns the project after which the next call continues; None: there are no more. What it reads does not
         depend on the number of projects. For all limit drivers.
         """
+        return self._holders(after, count, tables.HOLDING)
+
+    def _holders(self, after: str, count: int, which: Sequence[tables.Condition]) -> tuple[list[str], str | None]:
+        """See list_holders. ``which``: tables.HOLDING or tables.COUNTING."""
         if after != "":
             after = validation.check_name("after", after)
         most = min(
             validation.integer(count, 1, None, "The count must be an integer of at least 1"), MAX_LISTED_PROJECTS
         )
-        return self._database.read(lambda connection: tables.holders(connection, after, most))
+        return self._database.read(lambda connection: tables.holders(connection, after, most, which))
 
     @admin_call
     def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:

@@ -21,7 +21,18 @@ from cyborg_quota.types.limits import Holding
 _OF_PROJECTS: Final = project_limits.c.project_id != TOTAL
 """The limits that are not totals over all projects (totals.py)."""
 
-_HOLDING: Final = (usages.HOLDING, (project_limits.c.project_id, _OF_PROJECTS), overrides.HOLDING)
+Condition = tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]]
+"""The projects of a table, and the condition of a row."""
+
+HOLDING: Final[Sequence[Condition]] = (
+    usages.HOLDING,
+    (project_limits.c.project_id, _OF_PROJECTS),
+    overrides.HOLDING,
+)
+"""Projects that have usage, a limit, or an override that has not ended."""
+
+COUNTING: Final[Sequence[Condition]] = (usages.COUNTING, *HOLDING[1:])
+"""The same, and those that have no usage but count something: what descendants hold, or what minimums keep there."""
 
 BATCH_PROJECTS: Final = 100
 MAX_BATCHES: Final = 10
@@ -206,17 +217,19 @@ def is_known(connection: Connection, project_id: str) -> bool:
     return connection.execute(overrides.of_projects_query([project_id]).limit(1)).first() is not None
 
 
-def holders(connection: Connection, after: str, count: int) -> tuple[list[str], str | None]:
-    """The first ``count`` projects after ``after`` that have usage, a limit or an override, sorted.
+def holders(
+    connection: Connection, after: str, count: int, which: Sequence[Condition] = HOLDING
+) -> tuple[list[str], str | None]:
+    """The first ``count`` projects after ``after`` of which a row fulfils a condition of ``which``, sorted.
 
     Also returns the project after which the next ones begin; None: there are no more. There may be fewer than
-    ``count``: it reads the projects that ever had any of them in batches, and not more than MAX_BATCHES.
+    ``count``: it reads the projects that have rows in batches, and not more than MAX_BATCHES.
     """
     found: list[str] = []
     size = max(count, BATCH_PROJECTS)
     for _ in range(MAX_BATCHES):
-        known = connection.execute(_known_after(after, size)).scalars().all()
-        held = set(connection.execute(_holding(after, known[-1])).scalars()) if known else set()
+        known = connection.execute(_known_after(after, size, which)).scalars().all()
+        held = set(connection.execute(_fulfilling(after, known[-1], which)).scalars()) if known else set()
         found += [project_id for project_id in known if project_id in held]
         if len(found) > count:
             return found[:count], found[count - 1]
@@ -226,22 +239,22 @@ def holders(connection: Connection, after: str, count: int) -> tuple[list[str], 
     return found, after
 
 
-def _known_after(after: str, count: int) -> sa.Select[Any]:
+def _known_after(after: str, count: int, which: Sequence[Condition]) -> sa.Select[Any]:
     """The first projects that have rows, sorted.
 
     SELECT project_id FROM (SELECT DISTINCT project_id FROM quota_usages WHERE project_id > :after ORDER BY project_id
     LIMIT :count) UNION SELECT ... (the same of project_limits) UNION SELECT ... (the same of limit_overrides)
     ORDER BY project_id LIMIT :count
     """
-    parts = [paging.first_projects(column, after, count).subquery() for column, _ in _HOLDING]
+    parts = [paging.first_projects(column, after, count).subquery() for column, _ in which]
     union = sa.union(*(sa.select(part.c.project_id) for part in parts)).subquery()
     return sa.select(union.c.project_id).order_by(union.c.project_id).limit(count)
 
 
-def _holding(after: str, last: str) -> sa.CompoundSelect[Any]:
-    """The projects after one, up to another, that have usage, a limit, or an override that has not ended."""
+def _fulfilling(after: str, last: str, which: Sequence[Condition]) -> sa.CompoundSelect[Any]:
+    """The projects after one, up to another, of which a row fulfils a condition."""
     return sa.union(
-        *(sa.select(column).where(column > after, column <= last, condition) for column, condition in _HOLDING)
+        *(sa.select(column).where(column > after, column <= last, condition) for column, condition in which)
     )
 
 

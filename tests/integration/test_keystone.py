@@ -478,6 +478,33 @@ class TestHierarchy(HierarchyTestCase):
             f"Project {physics} is moved below {atlas}, as keystone reports; it was below {higgs}", self.log.output
         )
 
+    def test_a_minimum_moves_below_a_parent_that_cannot_keep_it(self) -> None:
+        """Keystone decides on moves. The parent is then over its limit, and the reports say so."""
+        engine = self.make_quotas(
+            limits__driver="database", limits__enforcement_model="flat", limits__missing="unlimited"
+        )
+        self.addCleanup(engine.close)
+        physics, higgs = self.tree["physics"], self.tree["higgs"]
+        engine.limits.set_minimums(base.ADMIN, {"gpu": 3}, higgs)
+        self.set_limits(physics=2, higgs=5)
+        self.assertEqual([], self.quotas.limits.list_over(base.ADMIN))
+        self.reserve(higgs)  # (within its minimum)
+        self.assertEqual({"higgs": "physics", "physics": "atlas", "atlas": "dom"}, self.edges())
+        [over] = self.quotas.limits.list_over(base.ADMIN)
+        self.assertEqual(
+            (physics, 2, 1, 2, -1), (over.project_id, over.limit, over.subtree, over.promised, over.available)
+        )
+        [row] = [one for one in self.quotas.monitoring.read(base.ADMIN).projects if one.project_id == physics]
+        self.assertEqual((2, 1, 2, 0), (row.limit, row.subtree, row.promised, row.fits))
+        self.assertEqual([], self.quotas.audit(base.ADMIN))
+        self.assertEqual((0, "physics"), self.fits("simulation"))
+        self.assertEqual([("physics", 2)], self.refused("simulation"))
+        self.reserve(higgs, 2)
+        self.assertEqual([("physics", 2)], self.refused("higgs"))
+        self.set_limits(physics=4)
+        self.assertEqual([], self.quotas.limits.list_over(base.ADMIN))
+        self.reserve(self.tree["simulation"])
+
     def test_eight_levels(self) -> None:
         names = [f"level{number}" for number in range(1, 10)]
         for name, parent in zip(names, [None, *names], strict=False):

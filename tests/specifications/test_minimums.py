@@ -93,6 +93,16 @@ class TestScenarios(MinimumsTestCase):
         self.refuse("other", 1)
         self.hold("user", 1)
 
+    def test_a_flat_limit_bounds_no_descendants(self) -> None:
+        """Those of another project do not exceed it; what it keeps for them neither."""
+        self.make_tree({"project": None, "user": "project"})
+        self.set("project", 3)
+        self.hold("user", 4)
+        self.keep("user", 5)
+        self.assertEqual([], self.admin.list_over(ADMIN))
+        self.admin.set_limits(ADMIN, {"gpu": 3}, "user", force=True)
+        self.assertEqual(["user"], [row.project_id for row in self.admin.list_over(ADMIN)])
+
 
 class TestTree(MinimumsTestCase):
     """Kueue's example: a cohort of 20, of which one team keeps some, and does not lend what it does not use."""
@@ -159,6 +169,30 @@ class TestTree(MinimumsTestCase):
         self.assertEqual(["cohort"], [row.project_id for row in self.admin.list_over(ADMIN)])
         self.assertEqual([], self.blockers("a", 8))
         self.assertEqual(["cohort"], self.blockers("b"))
+
+    def test_what_descendants_alone_exceed_is_listed(self) -> None:
+        """Of a project that has neither usage nor a limit of its own: its limit is the default."""
+        self.make_tree({"pool": None, "c": "pool", "d": "pool"})
+        self.admin.set_total_limits(ADMIN, {"gpu": 9})
+        self.keep("c", 3)
+        self.hold("d", 2)
+        self.admin.set_limits(ADMIN, {"gpu": 4}, force=True)
+        [row] = self.admin.list_over(ADMIN)
+        self.assertEqual(
+            ("pool", 0, 2, 3, 4, -1), (row.project_id, row.used, row.subtree, row.promised, row.limit, row.available)
+        )
+        self.give_back("d")
+        self.assertEqual([], self.admin.list_over(ADMIN))
+        self.admin.set_limits(ADMIN, {"gpu": 2}, force=True)
+        self.assertEqual(["pool"], [row.project_id for row in self.admin.list_over(ADMIN)])
+        self.keep("c", 0)
+        self.hold("d", 2)
+        self.set(None, 1)
+        found, following = list[str](), ("", "")
+        while following is not None:
+            rows, following = self.admin.over_page(ADMIN, following, 1)
+            found += [row.project_id for row in rows]
+        self.assertEqual(["d", "pool"], found)
 
     def test_a_total_cannot_be_lowered_below_it(self) -> None:
         self.admin.set_total_limits(ADMIN, {"gpu": 20})
