@@ -376,9 +376,13 @@ def keeping(
     connection: sa.Connection, project_ids: Collection[str] | None = None, resources: Collection[str] | None = None
 ) -> dict[UsageKey, Counters]:
     """The counters of the rows that have a minimum or promise something. None: of all projects, of all resources."""
-    is_keeping = sa.or_(_usage.minimum > 0, _usage.promised > 0)
-    selected = paging.among((_usage.project_id, project_ids), (_usage.resource, resources))
-    return _counters(connection, _COUNTERS.where(is_keeping, *selected))
+    query = _COUNTERS.where(
+        sa.or_(_usage.minimum > 0, _usage.promised > 0), *paging.among((_usage.resource, resources))
+    )
+    # (SQLite takes at most 32,766 parameters.)
+    parts = [None] if project_ids is None else chunks(sorted(project_ids), 10_000)
+    queries = (query.where(*paging.among((_usage.project_id, names))) for names in parts)
+    return {key: row for one in queries for key, row in _counters(connection, one).items()}
 
 
 def is_any_held(connection: sa.Connection, project_id: str) -> bool:

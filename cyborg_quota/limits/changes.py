@@ -136,11 +136,12 @@ class LimitChanges:
             if generation not in (None, change_log.latest(connection, project_id)):
                 raise exceptions.LimitsChanged(project_id)
             changes = []
+            after = dataclasses.replace(family, tree=family.tree.copy())
             for counted, limit in sorted(limits.items()):
                 key = UsageKey(project_id, *counted)
-                changes += document.put(family.tree.project_limits, key, limit, project_id, counted)
+                changes += document.put(after.tree.project_limits, key, limit, project_id, counted)
                 tables.set_limit(connection, key, limit)
-            self._refuse(connection, family, changes, force=force)
+            minimum_rules.refuse(self._problems(connection, family, after, changes, force=force), changes)
             return True, change_log.record(connection, author, changes)
 
         self._change(functools.partial(self._allowed_parent, project_id, allow), work)
@@ -177,7 +178,7 @@ class LimitChanges:
             changes = [made(one) for one in new]
             after = Timeline(family.tree, [*family.overrides, *new], now, (generation, 0))
             check_number(after.overrides, new)
-            self._refuse(connection, after, changes, force=force)
+            minimum_rules.refuse(self._problems(connection, family, after, changes, force=force), changes)
             if dry_run:
                 return found, None
             overrides.insert(connection, new)
@@ -201,7 +202,9 @@ class LimitChanges:
             left = [one for one in family.overrides if one not in ended]
             changes = [cancelled(one) for one in ended]
             # (An override ends by itself anyway, whatever the minimums are.)
-            self._refuse(connection, dataclasses.replace(family, overrides=left), changes, force=True)
+            minimum_rules.refuse(
+                find_problems(self._limits, dataclasses.replace(family, overrides=left), changes), changes
+            )
             overrides.delete(connection, ended)
             return ended, change_log.record(connection, author, changes)
 
@@ -251,18 +254,23 @@ class LimitChanges:
         allow(parent_id)
         return {project_id: parent_id}
 
-    def _refuse(
-        self, connection: Connection, limits: Timeline, changes: Sequence[RecordedChange], *, force: bool = False
-    ) -> None:
-        """Raise LimitRefused if the model forbids these limits, now or when an override begins or ends.
+    def _problems(
+        self,
+        connection: Connection,
+        before: Timeline,
+        after: Timeline,
+        changes: Sequence[RecordedChange],
+        *,
+        force: bool = False,
+    ) -> list[Violation]:
+        """What the model forbids of these limits, now or when an override begins or ends.
 
-        Also if they could not keep minimums, unless ``force`` is set.
+        Also those that could not keep minimums, unless ``force`` is set.
         """
-        problems = find_problems(self._limits, limits, changes)
+        problems = find_problems(self._limits, after, changes)
         if not force:
-            problems += minimum_rules.problems_of_limits(connection, limits.tree, changes, self._limits)
-        if problems:
-            raise exceptions.LimitRefused(problems, changes)
+            problems += minimum_rules.problems_of_limits(connection, before, after, changes, self._limits)
+        return problems
 
     # --- projects ---
 
@@ -284,6 +292,7 @@ class LimitChanges:
                     raise exceptions.ProjectRefused(name, "is not known; add it first")
             if is_new and tree.parents.get(project_id) is not None:
                 raise exceptions.ProjectRefused(project_id, f"is already in the tree, below {tree.parents[project_id]}")
+            before = tree.copy()
             change = RecordedChange.of_parent(project_id, tree.parents, parent_id)
             tree.parents[project_id] = parent_id
             levels = len(tree.path(project_id)) - 1 + tree.height(project_id)
@@ -291,7 +300,9 @@ class LimitChanges:
                 raise exceptions.ProjectRefused(
                     project_id, f"would make a tree of {levels} levels; at most {MAX_DEPTH} are possible"
                 )
-            self._refuse(connection, Timeline(tree, *overrides.read(connection, tree.projects)), [change])
+            after = Timeline(tree, *overrides.read(connection, tree.projects))
+            problems = self._problems(connection, dataclasses.replace(after, tree=before), after, [change])
+            minimum_rules.refuse(problems, [change])
 
         self._tree.set_parents({project_id: parent_id}, author, check, refuse=self._refuse_move)
 
@@ -359,11 +370,8 @@ class LimitChanges:
             names = {change.pod for change in changes if change.pod is not None and change.after is not None}
             pods.require(connection, sorted(names))
             check_number(planned.overrides, planned.overrides[len(live) :])
-            reasons = find_problems(self._limits, planned, changes) + _too_many(connection, changes)
-            if not force:
-                reasons += minimum_rules.problems_of_limits(connection, planned.tree, changes, self._limits)
-            if reasons:
-                raise exceptions.LimitRefused(reasons, changes)
+            reasons = self._problems(connection, Timeline(before, live, now), planned, changes, force=force)
+            minimum_rules.refuse(reasons + _too_many(connection, changes), changes)
             if dry_run:
                 return changes, None
             # Before the moves, which lock usage rows.

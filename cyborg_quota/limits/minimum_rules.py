@@ -7,16 +7,18 @@ limit that is lowered below what is promised is refused, unless the caller force
 
 from __future__ import annotations
 
+import datetime
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import charges, clock, minimums, path_state, pods, projects, usages
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.ledger.limit_source import LimitDriver, PathLimits
-from cyborg_quota.limits.limit_tree import LimitTree
+from cyborg_quota.limits.timeline import Timeline
 from cyborg_quota.types import (
     TOTAL,
     UNLIMITED,
@@ -117,34 +119,32 @@ def refuse_move(source: LimitDriver, connection: Connection, then: Mapping[Usage
 
 
 def problems_of_limits(
-    connection: Connection, after: LimitTree, changes: Sequence[RecordedChange], source: LimitDriver
+    connection: Connection, before: Timeline, after: Timeline, changes: Sequence[RecordedChange], source: LimitDriver
 ) -> list[Violation]:
-    """The limits that these changes, or moves, lower below a minimum, or below what is used and promised.
+    """The limits that are lowered below a minimum, or below what is used and promised, now or during an override.
 
-    ``source``: the driver whose limits they are.
+    ``changes``: what leads from ``before`` to ``after``. ``source``: the driver whose limits they are.
     """
-    missing = source.limit_if_missing or 0
-    lowered = [
-        one for one in changes if one.action == "move project" or (one.resource and not one.pod and not _raises(one))
-    ]
-    owners = {one.project_id for one in lowered}
-    named = None if None in owners else sorted(str(project_id) for project_id in owners)
-    rows = usages.keeping(connection, named) if lowered else {}
+
+    def at(limits: Timeline, key: UsageKey, moment: datetime.datetime) -> float:
+        limit = limits.at(moment).limit(*key)
+        limit = source.limit_if_missing or 0 if limit is None else limit
+        return math.inf if limit == UNLIMITED else limit
+
+    owners = {one.project_id for one in changes}
+    rows = usages.keeping(connection, None if None in owners else [str(project_id) for project_id in owners])
     found = []
-    for one in lowered:
-        for key, row in sorted(rows.items()):
-            if one.resource not in (key.resource, None) or one.project_id not in (key.project_id, None):
-                continue
-            if key.project_id == TOTAL or (key in after.project_limits and None in (one.project_id, one.resource)):
-                continue  # (neither a default nor the place in the tree determines its limit)
-            limit: Any = one.after if one.override else after.limit(*key[:2])
-            limit = missing if limit is None else limit
+    for key, row in sorted(rows.items()):
+        needed = max(row.minimum, row.counted if source.bounds_subtree and row.promised else 0)
+        was, now = before.of(key), after.of(key)
+        moments = (datetime.datetime.max, *was.by_boundary(), *now.by_boundary())  # (max: without overrides)
+        limits = [(at(was, key, moment), at(now, key, moment)) for moment in moments]
+        limit = min((then for earlier, then in limits if then < earlier), default=math.inf)
+        if limit < needed and key.project_id != TOTAL:  # (an import sets totals later)
             figures = {"key": key.resource_key, "limit": limit, "minimum": row.minimum}
             figures |= {"used": row.subtree, "promised": row.promised}
             kind = _BELOW_MINIMUM if limit < row.minimum else _BELOW_PROMISED
-            breaks_promise = source.bounds_subtree and row.promised and limit < row.counted
-            if limit != UNLIMITED and (limit < row.minimum or breaks_promise):
-                found.append(Violation(kind, after.parents.get(key.project_id), key.project_id, figures))
+            found.append(Violation(kind, after.tree.parents.get(key.project_id), key.project_id, figures))
     return found
 
 

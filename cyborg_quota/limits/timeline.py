@@ -39,6 +39,15 @@ class Timeline:
         [(_, tree)] = self.sweep({moment: self.overrides})
         return tree
 
+    def of(self, key: UsageKey) -> Timeline:
+        """With the overrides and the own limit of this key only."""
+        own = {key: self.tree.project_limits[key]} if key in self.tree.project_limits else {}
+        return dataclasses.replace(
+            self,
+            tree=dataclasses.replace(self.tree, project_limits=own),
+            overrides=[one for one in self.overrides if (one.project_id, one.resource) == key[:2]],
+        )
+
     @property
     def keys(self) -> list[ResourceKey]:
         """The keys for which a limit or an override is set, sorted."""

@@ -8,6 +8,7 @@ project get starved"), and Kueue's issue 1224, as tests. G1, G2 and H1 after ran
 from __future__ import annotations
 
 import contextlib
+import datetime
 import functools
 import os
 import random
@@ -24,6 +25,7 @@ from tests.functional import test_limits
 from tests.race.workers import PATIENT, once, race
 
 RACERS = 8
+NOW, DAY = datetime.datetime.now(datetime.timezone.utc), datetime.timedelta(days=1)
 
 
 class Subtrees(Flat):
@@ -169,6 +171,36 @@ class TestTree(MinimumsTestCase):
         self.assertEqual(["cohort"], [row.project_id for row in self.admin.list_over(ADMIN)])
         self.assertEqual([], self.blockers("a", 8))
         self.assertEqual(["cohort"], self.blockers("b"))
+
+    def test_a_higher_limit_needs_no_force(self) -> None:
+        """A limit that was forced below the minimum, or below what is promised, may rise in steps."""
+        self.keep("a", 8)
+        self.hold("b", 3)
+        for project_id, forced in (("a", 4), ("cohort", 9)):
+            self.admin.set_limits(ADMIN, {"gpu": forced}, project_id, force=True)
+            self.override(project_id, forced, 0, 1)
+            self.override(project_id, forced + 1, 1, 2)
+            error = self.assertRaises(exceptions.LimitRefused, self.override, project_id, forced - 1, 1, 2)
+            self.assertIn(f"the limit of {project_id} in gpu would be {forced - 1}; ", error.problems[0])
+            # Lower than one that applies later, although higher than the limit without it.
+            self.override(project_id, forced + 2, 4, 5)
+            self.assertRaises(exceptions.LimitRefused, self.override, project_id, forced + 1, 2, 6)
+            self.override(project_id, forced + 1, 2, 4)
+            self.override(project_id, -1, 2, 6)
+            self.assertRaises(exceptions.LimitRefused, self.override, project_id, forced + 1, 3, 5)
+
+    def test_a_limit_above_the_inherited_one_needs_no_force(self) -> None:
+        self.keep("a", 8)
+        self.admin.set_limits(ADMIN, {"gpu": 4}, force=True)
+        self.set("a", 6)
+        error = self.assertRaises(exceptions.LimitRefused, self.admin.unset_limit, ADMIN, "gpu", "a")
+        self.assertEqual(["the limit of a in gpu would be 4; its minimum is 8"], error.problems)
+        self.set(None, 5)
+
+    def override(self, project_id: str, limit: int, first: int, last: int) -> None:
+        """Set the limit from one day, counted from today, until another one."""
+        start, until = (NOW + days * DAY for days in (first, last))
+        self.admin.set_overrides(ADMIN, {"gpu": limit}, project_id, until, start=start)
 
     def test_what_descendants_alone_exceed_is_listed(self) -> None:
         """Of a project that has neither usage nor a limit of its own: its limit is the default."""
