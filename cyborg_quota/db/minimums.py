@@ -24,6 +24,9 @@ from cyborg_quota.types import TOTAL, Counters, UsageKey
 
 K = TypeVar("K", int, UsageKey)
 
+Growth = Mapping[UsageKey, tuple[Counters, int]]
+"""The present counters of rows, and what is added to what each of them counts."""
+
 
 def spread(added: Mapping[K, int], rows: Mapping[K, Counters], upwards: Iterable[tuple[K, K | None]]) -> Counter[K]:
     """What is added to what each row counts. ``added``: what is added to these rows themselves.
@@ -55,6 +58,21 @@ def moved(
             row, subtree=row.subtree + in_use[key], promised=row.promised + counted[key] - in_use[key]
         )
         for key, row in rows.items()
+    }
+
+
+def growth_of_move(
+    now: Mapping[UsageKey, Counters], then: Mapping[UsageKey, Counters], moving: Collection[UsageKey]
+) -> Growth:
+    """The rows whose limits may refuse a move. ``then``: the result of ``moved`` for these rows.
+
+    Usage alone may move below any limit. A row that is above both places counts more if a row below it has a minimum.
+    """
+    keeping = {key.resource_key for key in moving if key in now and now[key].keeps}
+    return {
+        key: (now[key], one.counted - now[key].counted)
+        for key, one in then.items()
+        if one.counted > now[key].counted and (key.resource_key in keeping or one.promised > now[key].promised)
     }
 
 

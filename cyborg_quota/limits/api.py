@@ -406,9 +406,8 @@ class Limits(Minimums):
     @admin_call
     def preview_total_limits(self, context: Context, limits: Mapping[str, int]) -> list[RecordedChange]:
         """The changes that ``set`` would make. Writes nothing. Raises the errors of ``set``."""
-        self.require_stored()
-        wanted = self._check_totals(limits)
-        return limit_changes.total_changes(self._read_totals(), wanted)
+        changes = self._changes
+        return changes.apply(Document({}, {}, {}, totals=self._check_totals(limits)), Author(), dry_run=True)
 
     @admin_call
     def unset_total_limits(self, context: Context, resources: Iterable[str], *, reason: str | None = None) -> None:
@@ -536,7 +535,7 @@ class Limits(Minimums):
         """Apply a document to the limits and the project tree. Returns the changes.
 
         All of them are made, or none; except that total limits, and then the minimums of each project, follow in
-        transactions of their own.
+        transactions of their own, before which other calls may take what the limits leave.
         Limits and projects that the document does not contain stay unchanged. The position of a project in the
         document determines its parent. A limit None is removed. ``dry_run`` writes nothing, and returns or raises the
         same as the import.
@@ -547,8 +546,8 @@ class Limits(Minimums):
         validation.refuse_unknown(wanted.resources, self._resources)
         author = self._author(context, reason) if not dry_run else Author()
         made = changes.apply(wanted, author, operation="import", dry_run=dry_run)
-        if wanted.minimums:
-            made += self._import_minimums(context, wanted.minimums, reason, dry_run=dry_run)
+        if not dry_run:
+            self._import_minimums(context, [one for one in made if one.action == "set minimum"], reason)
         return made
 
     # --- history ---

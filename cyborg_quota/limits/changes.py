@@ -357,8 +357,9 @@ class LimitChanges:
     ) -> list[RecordedChange]:
         """Apply a document of limits and projects; returns the changes. ``dry_run``: write nothing.
 
-        ``operation``: the call, for the history. The total limits follow in transactions of their own. Raises
-        LimitRefused, TooManyOverrides, PodNotFound.
+        ``operation``: the call, for the history. The total limits follow in transactions of their own. The changes of
+        minimums, which are the last, are checked and not made. Raises LimitRefused, LimitNotSet, TooManyOverrides,
+        PodNotFound.
         """
 
         def work(connection: Connection) -> tuple[list[RecordedChange], RecordedChanges | None]:
@@ -371,21 +372,21 @@ class LimitChanges:
             pods.require(connection, sorted(names))
             check_number(planned.overrides, planned.overrides[len(live) :])
             reasons = self._problems(connection, Timeline(before, live, now), planned, changes, force=force)
-            minimum_rules.refuse(reasons + _too_many(connection, changes), changes)
+            following, problems = minimum_rules.plan_import(connection, before.parents, planned, wanted, self._limits)
+            reasons += _too_many(connection, changes) + problems
+            minimum_rules.refuse(reasons, [*changes, *following])
             if dry_run:
-                return changes, None
+                return [*changes, *following], None
             # Before the moves, which lock usage rows.
             recorded = change_log.record(connection, author, changes, operation=operation)
             overrides.insert(connection, planned.overrides[len(live) :])
             _write(connection, before.project_limits, changes, self._refuse_move)
-            return changes, recorded
+            return [*changes, *following], recorded
 
         change = functools.partial(self._history.change, defaults=wanted.defaults, dry_run=dry_run)
         changes = until_stable(lambda: change(self._database, work))
-        if wanted.totals:
-            changes += total_changes(self._database.read_synced(tables.read_totals), wanted.totals)
-            if not dry_run:
-                self.set_totals(wanted.totals, author, operation=operation)
+        if wanted.totals and not dry_run:
+            self.set_totals(wanted.totals, author, operation=operation)
         return changes
 
     def set_totals(
@@ -412,14 +413,14 @@ class LimitChanges:
             return charges.rows_of_totals(connection)
 
         def write(connection: Connection) -> tuple[bool | None, RecordedChanges | None]:
-            present = tables.read_totals(connection)
-            known, rows = {one.resource for one in present}, charges.rows_of_totals(connection)
+            present = {one.resource: one.limit for one in tables.read_totals(connection)}
+            known, rows = present.keys(), charges.rows_of_totals(connection)
             if must_exist and (missing := wanted.keys() - known - {key.resource for key in rows}):
                 raise exceptions.TotalLimitNotFound(missing)
             new = set(given) - known
             if any(rows.get(key) != counted.get(key) for key in (UsageKey(TOTAL, resource) for resource in new)):
                 return None, None  # another call has removed a limit, and its row: make it again
-            changes = total_changes(present, wanted)
+            changes = document.total_changes(present, wanted)
             recorded = change_log.record(connection, author, changes, operation=operation)
             for resource, limit in sorted(wanted.items()):
                 tables.set_limit(connection, UsageKey(TOTAL, resource), limit)
@@ -427,7 +428,8 @@ class LimitChanges:
                     usages.delete(connection, UsageKey(TOTAL, resource))
             # From here on, charges of these resources wait.
             charges.count_totals(connection, new)
-            minimum_rules.refuse_totals(connection, changes, force=force)
+            problems = minimum_rules.problems_of_totals(usages.keeping(connection, [TOTAL]), changes)
+            minimum_rules.refuse([] if force else problems, changes)
             return True, recorded
 
         def attempt() -> bool | None:
@@ -452,16 +454,6 @@ def plan(
     first = (generation, len(changes))
     new = made_by_import(wanted.new_overrides, live, now, first)
     return Timeline(after, [*live, *new], now, first), [*changes, *map(made, new)]
-
-
-def total_changes(present: Collection[TotalLimit], wanted: Mapping[str, int | None]) -> list[RecordedChange]:
-    """The changes that setting these total limits would make. None: remove the limit."""
-    before = {one.resource: one.limit for one in present}
-    return [
-        RecordedChange.of_limit(TOTAL, ResourceKey(resource), before.get(resource), limit)
-        for resource, limit in sorted(wanted.items())
-        if before.get(resource) != limit
-    ]
 
 
 def _project_of(connection: Connection, override_id: str) -> tuple[str | None, str | None]:

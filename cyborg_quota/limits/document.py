@@ -36,6 +36,7 @@ from cyborg_quota.types import (
     MAX_AMOUNT,
     MAX_LIMIT,
     MAX_REASON_CHARS,
+    TOTAL,
     UNLIMITED,
     LimitOverride,
     RecordedChange,
@@ -432,6 +433,15 @@ def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[Recorded
         for key, limit in by_project.get(project_id, ()):
             changes += put(after.project_limits, key, limit, key.project_id, key.resource_key)
     return after, changes
+
+
+def total_changes(before: Mapping[str, int], wanted: Mapping[str, int | None]) -> list[RecordedChange]:
+    """The changes that setting these total limits would make. None: remove the limit."""
+    return [
+        RecordedChange.of_limit(TOTAL, ResourceKey(resource), before.get(resource), limit)
+        for resource, limit in sorted(wanted.items())
+        if before.get(resource) != limit
+    ]
 
 
 def put(

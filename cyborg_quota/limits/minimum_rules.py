@@ -7,6 +7,7 @@ limit that is lowered below what is promised is refused, unless the caller force
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import itertools
 import math
@@ -16,8 +17,11 @@ from typing import Final
 from cyborg_quota import exceptions
 from cyborg_quota.db import charges, clock, minimums, path_state, pods, projects, usages
 from cyborg_quota.db.database import Connection
-from cyborg_quota.db.path_state import ProjectPath
+from cyborg_quota.db.path_state import PathState, ProjectPath
+from cyborg_quota.db.projects import Edges
 from cyborg_quota.ledger.limit_source import LimitDriver, PathLimits
+from cyborg_quota.limits import document, tables
+from cyborg_quota.limits.document import Document
 from cyborg_quota.limits.timeline import Timeline
 from cyborg_quota.types import (
     TOTAL,
@@ -74,11 +78,8 @@ def plan(
     return changes, growth, problems
 
 
-def not_kept(growth: Mapping[UsageKey, tuple[Counters, int]], limits: Limits, path: Sequence[str]) -> list[Violation]:
-    """The rows that would exceed their limits, as violations.
-
-    ``growth``: the counters, and what is added.
-    """
+def not_kept(growth: minimums.Growth, limits: Limits, path: Sequence[str]) -> list[Violation]:
+    """The rows that would exceed their limits, as violations."""
     parents = dict(itertools.pairwise(path))
     found = []
     for key, (row, needed) in sorted(growth.items()):
@@ -104,18 +105,88 @@ def limits_of(bounds: Iterable[PathLimits]) -> dict[UsageKey, int]:
     return found
 
 
-def refuse_move(source: LimitDriver, connection: Connection, then: Mapping[UsageKey, Counters]) -> None:
+def limits_of_path(source: LimitDriver, state: PathState, wanted: Mapping[str, int]) -> dict[UsageKey, int]:
+    """The limits on the path of a project whose minimums are to be ``wanted``.
+
+    Raises LimitNotSet and LimitsUnavailable, unless all of them are 0.
+    """
+    (bounds,) = source.bounds([state], sorted(wanted))
+    if bounds.error is not None and any(wanted.values()):
+        raise bounds.error
+    return limits_of([bounds])
+
+
+def refuse_move(source: LimitDriver, connection: Connection, growth: minimums.Growth) -> None:
     """Raise LimitRefused if these rows would exceed their limits after a move: see tree/tables.py.
 
     The transaction has moved the projects, and sees their new parents.
     """
-    shared, states = path_state.read_states(connection, {key.project_id for key in then} - {TOTAL})
-    limits = limits_of(source.bounds(states, {key.resource for key in then}))
+    shared, states = path_state.read_states(connection, {key.project_id for key in growth} - {TOTAL})
+    refuse(_not_kept_after_move(source, growth, states, shared), ())
+
+
+def _not_kept_after_move(
+    source: LimitDriver, growth: minimums.Growth, states: Sequence[PathState], shared: PathState
+) -> list[Violation]:
+    """``states``: those of the projects whose rows grow, at their new places. ``shared``: has the total limits."""
+    limits = limits_of(source.bounds(states, {key.resource for key in growth}))
     limits.update((one.key, one.limit) for one in source.totals(shared))
-    now = usages.read(connection, {key.project_id for key in then}, {key.resource_key for key in then})
-    grown = {key: (now[key], one.counted - now[key].counted) for key, one in then.items() if key in now}
-    if problems := not_kept(grown, limits, ()):
-        raise exceptions.LimitRefused(problems, ())
+    return not_kept(growth, limits, ())
+
+
+def plan_import(
+    connection: Connection, parents: Edges, planned: Timeline, wanted: Document, source: LimitDriver
+) -> tuple[list[RecordedChange], list[Violation]]:
+    """Plan what an import does after it has set limits: it moves projects, sets total limits, and then minimums.
+
+    Minimums that become lower are set first. ``parents``: the tree before. ``planned``: the limits and the tree after.
+    Writes nothing. Returns the changes of total limits and of minimums, in order, and what refuses any of these steps.
+    Raises LimitNotSet.
+    """
+    if not (wanted.parents or wanted.totals):
+        return [], []
+    tree = planned.tree
+    resources = sorted({key.resource for key in usages.keeping(connection)}.union(*wanted.minimums.values()))
+    keys = [ResourceKey(resource) for resource in resources]
+    present = usages.read(connection, None, keys)
+    moving = [key for key in present if parents.get(key.project_id) != tree.parents.get(key.project_id)]
+    counted = [*present, *(UsageKey(name, resource) for name, some in wanted.minimums.items() for resource in some)]
+    zeros = {key._replace(project_id=name): Counters() for key in counted for name in tree.path(key.project_id)}
+    rows = zeros | present | usages.read(connection, [TOTAL], keys)
+    totals = {one.resource: one.limit for one in tables.read_totals(connection)}
+    in_force = planned.at(planned.now or datetime.datetime.max).project_limits
+
+    def state(path: Sequence[str]) -> PathState:
+        on_path = {UsageKey(name, resource) for name in path for resource in resources} & in_force.keys()
+        return PathState(path, {}, {key: in_force[key] for key in on_path}, tree.defaults, totals)
+
+    then = minimums.moved(rows, moving, parents, tree.parents)
+    growth = minimums.growth_of_move(rows, then, moving)
+    states = [state(tree.path(name)) for name in {key.project_id for key in growth} - {TOTAL}]
+    problems = _not_kept_after_move(source, growth, states, state(()))
+    changes = document.total_changes(totals, wanted.totals)
+    for key in (one.key for one in changes if one.before is None):
+        roots = [row for one, row in then.items() if key[1:] == one[1:] and tree.parents.get(one.project_id) is None]
+        in_use = sum(row.subtree for row in roots)
+        then[key] = Counters(subtree=in_use, promised=sum(max(row.counted, row.minimum) for row in roots) - in_use)
+    totals = {name: limit for name, limit in {**totals, **wanted.totals}.items() if limit is not None}
+    problems += problems_of_totals(then, changes)
+    for sign in (-1, 1):
+        for project_id, some in wanted.minimums.items():
+            path = tree.path(project_id)
+            now = {
+                name: minimum
+                for name, minimum in some.items()
+                if sign * (minimum - then[UsageKey(project_id, name)].minimum) > 0
+            }
+            made, added, refused = plan(path, then, limits_of_path(source, state(path), now), now)
+            changes += made
+            problems += refused
+            for one in made if not refused else ():
+                then[one.key] = dataclasses.replace(then[one.key], minimum=now[one.key.resource])
+            for key, amount in added.items() if not refused else ():
+                then[key] = dataclasses.replace(then[key], promised=then[key].promised + amount)
+    return changes, problems
 
 
 def problems_of_limits(
@@ -148,17 +219,16 @@ def problems_of_limits(
     return found
 
 
-def refuse_totals(connection: Connection, changes: Sequence[RecordedChange], *, force: bool) -> None:
-    """Raise LimitRefused if these changes lower a total limit below what is used and promised, unless forced."""
-    lowered = {UsageKey(TOTAL, str(one.resource)): one.after for one in changes if not _raises(one)}
-    rows = usages.keeping(connection, [TOTAL], [key.resource for key in lowered]) if lowered else {}
+def problems_of_totals(rows: Mapping[UsageKey, Counters], changes: Iterable[RecordedChange]) -> list[Violation]:
+    """The total limits that these changes lower below what is used and promised. ``rows``: what the totals count."""
     found = []
-    for key, row in sorted(rows.items()):
-        limit = lowered[key]
-        if isinstance(limit, int) and limit < row.counted:
-            figures = {"key": key.resource_key, "limit": limit, "used": row.subtree, "promised": row.promised}
+    for one in changes:
+        row = rows.get(one.key, Counters())
+        before, after = (limit if isinstance(limit, int) else math.inf for limit in (one.before, one.after))
+        if row.promised and after < min(before, row.counted):
+            figures = {"key": one.resource, "limit": after, "used": row.subtree, "promised": row.promised}
             found.append(Violation(_BELOW_PROMISED.replace("{child}", "all projects"), None, None, figures))
-    refuse([] if force else found, changes)
+    return found
 
 
 def clear(connection: Connection, project_id: str) -> list[RecordedChange]:
@@ -189,12 +259,6 @@ def write(connection: Connection, path: ProjectPath, limits: Limits, wanted: Map
             usages.set_minimum(connection, node.usage_id, wanted[node.resource])
     refuse(problems, changes)
     return changes
-
-
-def _raises(change: RecordedChange) -> bool:
-    before, after = change.before, change.after
-    is_lower = not isinstance(after, int) or not isinstance(before, int) or UNLIMITED < after < before
-    return after == UNLIMITED or (before != UNLIMITED and not is_lower)
 
 
 def refuse(problems: Sequence[Violation], changes: Sequence[RecordedChange]) -> None:

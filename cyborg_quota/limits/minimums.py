@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import itertools
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from cyborg_quota import exceptions, policy, validation
-from cyborg_quota.db import change_log, charges, path_state, projects, usages
+from cyborg_quota.db import change_log, charges, path_state, projects
 from cyborg_quota.db.database import Connection
-from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger.paths import until_stable
-from cyborg_quota.limits.minimum_rules import limits_of, plan, refuse, write
+from cyborg_quota.limits.minimum_rules import limits_of, limits_of_path, plan, refuse, write
 from cyborg_quota.limits.projects import Projects
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.subject import admin_call
-from cyborg_quota.types import MAX_AMOUNT, Author, Counters, RecordedChange, RecordedChanges, ResourceKey, UsageKey
+from cyborg_quota.types import MAX_AMOUNT, Author, RecordedChange, RecordedChanges, ResourceKey
 from cyborg_quota.validation import Context
 
 
@@ -59,7 +60,9 @@ class Minimums(Projects):
             if not self._authority.may_set(context, named, parent_id):
                 raise exceptions.NotAuthorized("set_minimums", f"a context that the policy rule {policy.RULE} allows")
             state = self._database.read(lambda connection: path_state.read(connection, named))
-            changes, _, problems = plan(state.project_ids, state.counters, self._limits_of(state, wanted), wanted)
+            changes, _, problems = plan(
+                state.project_ids, state.counters, limits_of_path(self._source, state, wanted), wanted
+            )
             if dry_run:
                 refuse(problems, changes)
             if dry_run or not changes:
@@ -71,39 +74,16 @@ class Minimums(Projects):
         with self._told(context):
             return until_stable(attempt)
 
-    def _import_minimums(
-        self, context: Context, wanted: Mapping[str, Mapping[str, int]], reason: str | None, *, dry_run: bool
-    ) -> list[RecordedChange]:
-        """Set the minimums of a document, whose limits are set: first those that become lower. Raises LimitRefused.
-
-        A dry run returns what differs: it does not know whether the limits of the document will keep them.
-        """
-        rows = self._database.read(lambda connection: usages.keeping(connection, list(wanted)))
-        if dry_run:
-            return [change for project_id, some in wanted.items() for change in plan([project_id], rows, {}, some)[0]]
-        lower = {
-            project_id: {
-                resource: amount
-                for resource, amount in some.items()
-                if amount < rows.get(UsageKey(project_id, resource), Counters()).minimum
-            }
-            for project_id, some in wanted.items()
-        }
+    def _import_minimums(self, context: Context, changes: Iterable[RecordedChange], reason: str | None) -> None:
+        """Make these changes, in order. Raises LimitRefused if other calls have taken what was left meanwhile."""
         made: list[RecordedChange] = []
         try:
-            for project_id, some in (*lower.items(), *wanted.items()):
-                made += self.set_minimums(context, some, project_id, reason=reason) if some else []
+            for project_id, some in itertools.groupby(changes, lambda one: str(one.project_id)):
+                wanted: Any = {one.resource: one.after for one in some}
+                made += self.set_minimums(context, wanted, project_id, reason=reason)
         except exceptions.LimitRefused as refused:
             outcome = f"The limits and {len(made)} minimums of the document are set; import it again for the others."
             raise exceptions.LimitRefused(refused.violations, made, outcome=outcome) from None
-        return made
-
-    def _limits_of(self, state: PathState, wanted: Mapping[str, int]) -> dict[UsageKey, int]:
-        """The limits on the path of a project. Raises LimitNotSet, LimitsUnavailable."""
-        (bounds,) = self._source.bounds([state], sorted(wanted))
-        if bounds.error is not None and any(wanted.values()):
-            raise bounds.error
-        return limits_of([bounds])
 
     def _set_minimums(
         self, project_id: str, parent_id: str | None, wanted: Mapping[str, int], author: Author
@@ -114,7 +94,7 @@ class Minimums(Projects):
         self._tree.paths.forget(project_id)  # (a retry reads it again)
         if path.limits is None or path.project_ids[1:2] != (() if parent_id is None else (parent_id,)):
             return None
-        limits = self._limits_of(path.limits, wanted)
+        limits = limits_of_path(self._source, path.limits, wanted)
 
         def work(connection: Connection) -> tuple[list[RecordedChange], RecordedChanges | None]:
             projects.lock_and_add(connection, [project_id])

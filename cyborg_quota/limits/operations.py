@@ -130,12 +130,12 @@ def preview(
             "A total has no project, pod and span of time; a limit in a pod needs a project, and has no span; a span "
             "needs a project."
         )
-    if total:
-        return caller.engine.limits.preview_total_limits(caller.elevated, limits), None
     interface = caller.engine.limits
     refusal: exceptions.LimitRefused | None = None
     try:
-        if span is not None:
+        if total:
+            changes = interface.preview_total_limits(caller.elevated, limits)
+        elif span is not None:
             start, until = span
             made = interface.set_overrides(caller.elevated, limits, project_id, until, start=start, dry_run=True)
             changes = [

@@ -28,9 +28,9 @@ from cyborg_quota.db import charges, meters, minimums, projects, usages
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.db.projects import Edges, ancestors
-from cyborg_quota.types import TOTAL, Counters, UsageKey
+from cyborg_quota.types import TOTAL, UsageKey
 
-Refuse = Callable[[sa.Connection, Mapping[UsageKey, Counters]], None]
+Refuse = Callable[[sa.Connection, minimums.Growth], None]
 """Raises LimitRefused if one of these rows would exceed its limit after a move of projects with minimums."""
 
 
@@ -116,16 +116,9 @@ def _move_usage(
     metered, base = meters.moved(now, then, *trees, at)
     for chunk in chunks([rows[key] for key, amount in metered.items() if amount]):
         meters.close_months(connection, chunk, at)
-    keeping = {key.resource_key for key in moving if key in now and now[key].keeps}
-    # Usage alone may move below any limit. A row that is above both places counts more if a row below it has a minimum.
-    promising = {
-        key: counters
-        for key, counters in then.items()
-        if counters.counted > now[key].counted
-        and (key.resource_key in keeping or counters.promised > now[key].promised)
-    }
-    if refuse is not None and promising:
-        refuse(connection, promising)
+    growth = minimums.growth_of_move(now, then, moving)
+    if refuse is not None and growth:
+        refuse(connection, growth)
     drifted = {key for key, counters in then.items() if counters.subtree < 0 or counters.promised < 0}
     amounts = {
         "subtree": {key: counters.subtree - now[key].subtree for key, counters in then.items() if key not in drifted},

@@ -55,8 +55,13 @@ class MinimumTest(LimitTestCase):
         rows = {row["project_id"]: row["minimum"] for row in self.good("list", "--tree")}
         self.assertEqual((0, 5), (rows["higgs"], rows["susy"]))
         (self.directory / "limits.yaml").write_text(text.replace("gpu: 0", "gpu: 1"))
+        problem = "physics can keep 0 more gpu: limit 30, used 25, promised 5; 1 more are needed"
+        ended = self.call("limits", "import", str(self.directory / "limits.yaml"), "--dry-run", "-f", "json")
+        self.assertEqual((1, [("higgs", 1)]), (ended.status, [(row["project_id"], row["after"]) for row in ended.json]))
+        self.assertIn(problem, ended.err)
         ended = self.call("limits", "import", str(self.directory / "limits.yaml"))
-        self.assertIn("The limits and 0 minimums of the document are set; import it again for the others.", ended.err)
+        self.assertEqual(1, ended.status)
+        self.assertIn(f"Not allowed: {problem}. Nothing was changed.", ended.err)
 
     def test_what_is_unchanged_writes_nothing(self) -> None:
         self.done("set", "--minimum", "typo=0", "unknown")

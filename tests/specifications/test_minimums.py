@@ -13,8 +13,13 @@ import functools
 import os
 import random
 from typing import Any
+from unittest import mock
+
+import fixtures as fx
 
 from cyborg_quota import exceptions
+from cyborg_quota.limits import minimum_rules
+from cyborg_quota.limits.document import read
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.config import ConfigLimitDriver, NoopLimitDriver
@@ -369,6 +374,176 @@ class TestTree(MinimumsTestCase):
             self.assertRaises(exceptions.InvalidRequest, self.admin.set_minimums, ADMIN, minimums, "a")  # type: ignore[arg-type]
         self.assertRaises(exceptions.UnknownResource, self.admin.set_minimums, ADMIN, {"tpu": 1}, "a")
         self.assertRaises(exceptions.NotAuthorized, self.admin.set_minimums, base.Context("a"), {"gpu": 1}, "a")
+
+
+class ImportTestCase(MinimumsTestCase):
+    def load(self, document: dict[str, Any]) -> list[str]:
+        """Import it. Returns the problems. The dry run before it writes nothing, and says the same.
+
+        What is refused changes nothing.
+        """
+        tables = ("limit_defaults", "project_limits", "projects", "quota_usages", "changes")
+        stored = [[self.fetch(f"SELECT * FROM {name} ORDER BY 1, 2") for name in tables]]
+        found = []
+        for dry_run in (True, False):
+            try:
+                changes, problems = self.admin.import_limits(ADMIN, document, dry_run=dry_run), list[str]()
+            except exceptions.LimitRefused as error:
+                changes, problems = list(error.changes), error.problems
+            found.append(([(one.action, one.key, one.before, one.after) for one in changes], problems))
+            stored.append([self.fetch(f"SELECT * FROM {name} ORDER BY 1, 2") for name in tables])
+        self.assertEqual(*found)
+        self.assertEqual(*stored[:2])
+        if problems:
+            self.assertEqual(*stored[1:])
+        self.assert_invariants()
+        return problems
+
+
+class TestImports(ImportTestCase):
+    """The cohort (20) has a, and b, which holds 6; the other root (10) holds 3."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make_tree({"cohort": None, "a": "cohort", "b": "cohort", "other": None})
+        for project_id, limit, held in (("cohort", 20, 0), ("b", 20, 6), ("other", 10, 3)):
+            self.set(project_id, limit)
+            self.hold(project_id, held) if held else None
+
+    def cohort(self, a: dict[str, Any], b: dict[str, Any] | None = None, **cohort: Any) -> dict[str, Any]:
+        children = [{"id": "a", **a}, {"id": "b", **(b or {})}]
+        return {"projects": [{"id": "cohort", "children": children, **cohort}]}
+
+    def test_what_cannot_be_kept(self) -> None:
+        [problem] = self.load(self.cohort({"minimums": {"gpu": 15}}))
+        self.assertEqual("cohort can keep 14 more gpu: limit 20, used 6, promised 0; 15 more are needed", problem)
+        [problem] = self.load(self.cohort({"minimums": {"gpu": 14}}, {"minimums": {"gpu": 7}}))
+        self.assertIn("cohort can keep 0 more gpu: limit 20, used 6, promised 14; 1 more are needed", problem)
+        [problem] = self.load(self.cohort({"minimums": {"gpu": 9}, "limits": {"gpu": 8}}))
+        self.assertIn("the minimum of a in gpu would be 9; its limit is 8", problem)
+
+    def test_with_the_limits_of_the_document(self) -> None:
+        [problem] = self.load(self.cohort({"minimums": {"gpu": 14}}, limits={"gpu": 19}))
+        self.assertIn("cohort can keep 13 more gpu: limit 19", problem)
+        [problem] = self.load({"total": {"gpu": 22}, **self.cohort({"minimums": {"gpu": 14}})})
+        self.assertIn("all projects together can keep 13 more gpu: limit 22, used 9, promised 0", problem)
+        self.assertEqual(
+            [], self.load({"total": {"gpu": 29}, **self.cohort({"minimums": {"gpu": 20}}, limits={"gpu": 26})})
+        )
+        self.assertEqual(20, self.promised("cohort"))
+
+    def test_with_the_overrides_that_apply(self) -> None:
+        span = {"from": (NOW - DAY).isoformat(), "until": (NOW + DAY).isoformat()}
+        override = {"resource": "gpu", "limit": 10, **span}
+        [problem] = self.load(self.cohort({"minimums": {"gpu": 5}}, overrides=[override]))
+        self.assertIn("cohort can keep 4 more gpu: limit 10", problem)
+
+    def test_with_the_moves_of_the_document(self) -> None:
+        self.keep("a", 8)
+        [problem] = self.load({"projects": [{"id": "other", "children": [{"id": "a"}]}]})
+        self.assertIn("other can keep 7 more gpu: limit 10, used 3, promised 0; 8 more are needed", problem)
+        moved = {"id": "other", "children": [{"id": "a", "minimums": {"gpu": 7}}]}
+        self.assertEqual([problem], self.load({"projects": [moved]}), "the move comes first")
+        self.assertEqual([], self.load({"projects": [{**moved, "limits": {"gpu": 11}}]}))
+        self.assertEqual((0, 7), (self.promised("cohort"), self.promised("other")))
+        # What was kept for it in the cohort is free.
+        self.assertEqual([], self.load(self.cohort({"minimums": {"gpu": 14}})))
+
+    def test_what_becomes_lower_is_set_first(self) -> None:
+        self.keep("b", 20)
+        document = self.cohort({"minimums": {"gpu": 9}}, {"minimums": {"gpu": 11}})
+        self.assertEqual([], self.load(document))
+        self.assertEqual([], self.load(document))
+
+    def test_a_total_that_is_lowered(self) -> None:
+        self.admin.set_total_limits(ADMIN, {"gpu": 30})
+        self.keep("a", 14)
+        [problem] = self.load({"total": {"gpu": 22}})
+        self.assertIn("all projects in gpu would be 22; 9 are used there, and 14 more are promised", problem)
+        [preview] = self.assertRaises(
+            exceptions.LimitRefused, self.admin.preview_total_limits, ADMIN, {"gpu": 22}
+        ).problems
+        self.assertEqual(problem, preview)
+        self.assertEqual([], self.load({"total": {"gpu": None}}))
+
+    def test_what_others_take_meanwhile_is_reported(self) -> None:
+        """They reserve after the limits were set, and before the minimum is."""
+        set_minimums = self.admin.set_minimums
+
+        def late(*arguments: Any, **options: Any) -> Any:
+            self.hold("b", 6)
+            return set_minimums(*arguments, **options)
+
+        self.useFixture(fx.MockPatchObject(self.admin, "set_minimums", late))
+        document = self.cohort({"minimums": {"gpu": 10}}, limits={"gpu": 21})
+        error = self.assertRaises(exceptions.LimitRefused, self.admin.import_limits, ADMIN, document)
+        self.assertIn("cohort can keep 9 more gpu: limit 21, used 12", error.problems[0])
+        self.assertIn("The limits and 0 minimums of the document are set; import it again for the others.", str(error))
+
+    def test_without_a_limit(self) -> None:
+        self.admin.unset_limit(ADMIN, "gpu")
+        for dry_run in (True, False):
+            document = self.cohort({"minimums": {"gpu": 1}}, limits={"gpu": 7})
+            self.assertRaises(exceptions.LimitNotSet, self.admin.import_limits, ADMIN, document, dry_run=dry_run)
+        self.assertEqual(20, self.admin.path(ADMIN, "cohort")[0].limit)
+
+
+class TestRandomImports(ImportTestCase):
+    """After random calls, an import of a random document does what its dry run has said.
+
+    It is refused exactly if one of its steps is, which are made without that plan.
+    """
+
+    def test_each_document(self) -> None:
+        chance, outcomes = random.Random(11), []
+        names = ["r1", "r2", "a", "b", "c", "d"]
+        self.make_tree({"r1": None, "r2": None, "a": "r1", "b": "r1", "c": "a", "d": "a"})
+        for _ in range(40 if self.backend == "sqlite" else 15):
+            name = chance.choice(names)
+            with contextlib.suppress(exceptions.OverQuota):
+                self.hold(name, chance.randint(1, 4))
+            held = sorted({row.project_id for name in names for row in _live(self.engine, name)})
+            if held:
+                self.give_back(chance.choice(held))
+            document = self.any_document(chance, names)
+            problems = self.load(document)
+            if problems:
+                refused = self.assertRaises(exceptions.LimitRefused, self.make_steps, document)
+                self.assertEqual(refused.problems, problems[: len(refused.problems)])
+                self.assert_invariants()
+            outcomes.append(problems)
+        self.assertGreater(min(outcomes.count([]), len(outcomes) - outcomes.count([])), 4, outcomes)
+
+    def make_steps(self, document: dict[str, Any]) -> None:
+        """Set the limits, the tree and the totals of the document; then minimums, the lower ones first."""
+        minimums = read(document).minimums
+        with mock.patch.object(minimum_rules, "plan_import", return_value=([], [])):
+            self.admin.import_limits(ADMIN, without_minimums(document))
+        rows = {row.project_id: row for row in self.admin.tree(ADMIN)}
+        rises = {name: some for name, some in minimums.items() if some["gpu"] > rows[name].minimum}
+        for project_id, some in {**{name: minimums[name] for name in minimums.keys() - rises}, **rises}.items():
+            self.admin.set_minimums(ADMIN, some, project_id)
+
+    def any_document(self, chance: random.Random, names: list[str]) -> dict[str, Any]:
+        """A forest of all projects, with some limits and minimums, and at times a total."""
+        entries: dict[str, dict[str, Any]] = {}
+        roots = []
+        for name in chance.sample(names, len(names)):
+            above = chance.choice([None, *entries])
+            entries[name] = {"id": name, "children": []}
+            (roots if above is None else entries[above]["children"]).append(entries[name])
+            if chance.random() < 0.3:
+                entries[name]["limits"] = {"gpu": chance.choice([None, -1, *range(2, 16)])}
+            if chance.random() < 0.4:
+                entries[name]["minimums"] = {"gpu": chance.randint(0, 6)}
+        total = {"total": {"gpu": chance.choice([None, *range(5, 25)])}} if chance.random() < 0.4 else {}
+        return {"projects": roots, **total}
+
+
+def without_minimums(entry: dict[str, Any]) -> dict[str, Any]:
+    """The document, or an entry of it, without minimums."""
+    below = {name: list(map(without_minimums, entry[name])) for name in ("projects", "children") if name in entry}
+    return {**{name: value for name, value in entry.items() if name != "minimums"}, **below}
 
 
 class TestRandomCalls(MinimumsTestCase):
