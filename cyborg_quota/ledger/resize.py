@@ -211,9 +211,11 @@ class Amender:
         if overs := self._enforcers.check(project_id, {row.resource: amount for row, amount in growth.items()}):
             raise exceptions.OverQuota(overs)
         by_state = transitions.amounts_by_state(growth, self._enforcers.counters_of)
-        amounts = summed(item for some in by_state.values() for item in some.items())
+        amounts = summed(item for state_amounts in by_state.values() for item in state_amounts.items())
         charge = self._projects.read(project_id, amounts, is_limited=True)
-        return charge, [posting for state, some in by_state.items() for posting in charge.postings(some, state)]
+        return charge, [
+            posting for state, state_amounts in by_state.items() for posting in charge.postings(state_amounts, state)
+        ]
 
     def _amend(self, connection: Connection, changes: Sequence[Amendment]) -> int:
         """Change the project and the amount of live rows, and record it. Returns the second of the change.
