@@ -150,10 +150,10 @@ def plan_import(
     keys = [ResourceKey(resource) for resource in resources]
     present = usages.read(connection, None, keys)
     moving = [key for key in present if parents.get(key.project_id) != tree.parents.get(key.project_id)]
-    counted = [*present, *(UsageKey(name, resource) for name, some in wanted.minimums.items() for resource in some)]
+    counted = [*present, *(UsageKey(name, resource) for name, given in wanted.minimums.items() for resource in given)]
     zeros = {key._replace(project_id=name): Counters() for key in counted for name in tree.path(key.project_id)}
     rows = zeros | present | usages.read(connection, [TOTAL], keys)
-    totals = {one.resource: one.limit for one in tables.read_totals(connection)}
+    totals = {total.resource: total.limit for total in tables.read_totals(connection)}
     in_force = planned.at(planned.now or datetime.datetime.max).project_limits
 
     def state(path: Sequence[str]) -> PathState:
@@ -165,25 +165,25 @@ def plan_import(
     states = [state(tree.path(name)) for name in {key.project_id for key in growth} - {TOTAL}]
     problems = _not_kept_after_move(source, growth, states, state(()))
     changes = document.total_changes(totals, wanted.totals)
-    for key in (one.key for one in changes if one.before is None):
-        roots = [row for one, row in then.items() if key[1:] == one[1:] and tree.parents.get(one.project_id) is None]
+    for key in (change.key for change in changes if change.before is None):  # (what a new total counts)
+        roots = [row for root, row in then.items() if root[1:] == key[1:] and tree.parents.get(root[0]) is None]
         in_use = sum(row.subtree for row in roots)
         then[key] = Counters(subtree=in_use, promised=sum(max(row.counted, row.minimum) for row in roots) - in_use)
     totals = {name: limit for name, limit in {**totals, **wanted.totals}.items() if limit is not None}
     problems += problems_of_totals(then, changes)
     for sign in (-1, 1):
-        for project_id, some in wanted.minimums.items():
+        for project_id, given in wanted.minimums.items():
             path = tree.path(project_id)
             now = {
                 name: minimum
-                for name, minimum in some.items()
+                for name, minimum in given.items()
                 if sign * (minimum - then[UsageKey(project_id, name)].minimum) > 0
             }
             made, added, refused = plan(path, then, limits_of_path(source, state(path), now), now)
             changes += made
             problems += refused
-            for one in made if not refused else ():
-                then[one.key] = dataclasses.replace(then[one.key], minimum=now[one.key.resource])
+            for change in made if not refused else ():
+                then[change.key] = dataclasses.replace(then[change.key], minimum=now[change.key.resource])
             for key, amount in added.items() if not refused else ():
                 then[key] = dataclasses.replace(then[key], promised=then[key].promised + amount)
     return changes, problems
@@ -202,7 +202,7 @@ def problems_of_limits(
         limit = source.limit_if_missing or 0 if limit is None else limit
         return math.inf if limit == UNLIMITED else limit
 
-    owners = {one.project_id for one in changes}
+    owners = {change.project_id for change in changes}
     rows = usages.keeping(connection, None if None in owners else [str(project_id) for project_id in owners])
     found = []
     for key, row in sorted(rows.items()):
