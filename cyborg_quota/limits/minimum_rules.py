@@ -143,10 +143,10 @@ def plan_import(
     Writes nothing. Returns the changes of total limits and of minimums, in order, and what refuses any of these steps.
     Raises LimitNotSet.
     """
-    if not (wanted.parents or wanted.totals):
-        return [], []
     tree = planned.tree
     resources = sorted({key.resource for key in usages.keeping(connection)}.union(*wanted.minimums.values()))
+    if not (wanted.totals or (wanted.parents and resources)):
+        return [], []
     keys = [ResourceKey(resource) for resource in resources]
     present = usages.read(connection, None, keys)
     moving = [key for key in present if parents.get(key.project_id) != tree.parents.get(key.project_id)]
