@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from cyborg_quota import exceptions, policy, validation
 from cyborg_quota.db import change_log, clock, meters, projects, usages
 from cyborg_quota.db.database import Connection
+from cyborg_quota.db.prepared import chunks
 from cyborg_quota.hours import tables
 from cyborg_quota.hours.enforcer import BudgetEnforcer
 from cyborg_quota.subject import Subject, admin_call
@@ -329,16 +330,17 @@ class Hours(Subject):
 
         def read(connection: Connection) -> list[MonthlyUsage]:
             below = projects.subtree_edges(connection, named) if tree and named is not None else ()
-            names = None if named is None else [named, *below]
+            names = None if named is None else sorted([named, *below])
             last = None if after is None else UsageKey(*after[:2])
-            if last is not None and (names is None or last.project_id in names):
-                keys = [last]  # (there may be later months of this row)
-            else:
-                keys = meters.usage_keys(connection, names, last, _ROWS_A_PAGE)
             found: list[MonthlyUsage] = []
-            while keys and (most is None or len(found) < most):
-                found += [one for one in _used(connection, keys, months) if after is None or one[:3] > after]
-                keys = meters.usage_keys(connection, names, keys[-1], _ROWS_A_PAGE)
+            for chunk in (None,) if names is None else chunks(names, _ROWS_A_PAGE):
+                if last is not None and (chunk is None or last.project_id in chunk):
+                    keys = [last]  # (there may be later months of this row)
+                else:
+                    keys = meters.usage_keys(connection, chunk, last, _ROWS_A_PAGE)
+                while keys and (most is None or len(found) < most):
+                    found += [one for one in _used(connection, keys, months) if after is None or one[:3] > after]
+                    keys = meters.usage_keys(connection, chunk, keys[-1], _ROWS_A_PAGE)
             return found[:most]
 
         return self._untimed.read(read)

@@ -319,6 +319,26 @@ class TestList(BudgetTestCase):
         self.assertEqual([("a", 80), ("b c", 100), ("\u00e9", 80), ("\U0001d11e", 100)], found)
         self.assert_bounded(statements, pages=3)
 
+    def test_the_report_of_a_tree(self) -> None:
+        """No statement names more projects than a page has."""
+        names = [*(f"B{number}" for number in range(8)), *(f"b{number}" for number in range(8))]
+        self.plant({"root": None, **dict.fromkeys(names, "root")})
+        for name in names:
+            self.engine.reserve(base.Context(name), {"gpu": 1, "fpga": 1})
+        self.clock.now += datetime.timedelta(hours=2)
+        expected = sorted(itertools.product([*names, "root"], ("fpga", "gpu")))
+        with clouds.captured() as statements:
+            rows = self.hours.report(ADMIN, BEGIN, BEGIN, "root", tree=True)
+        self.assertEqual(expected, [row[:2] for row in rows])
+        reads = [values for text, values in clouds.queries(statements) if "FROM quota_usages" in text]
+        self.assertLess(max(map(len, reads)), 3 * self.ROWS)
+        found: list[tuple[str, str, datetime.date]] = []
+        while page := self.hours.report(
+            ADMIN, BEGIN, BEGIN, "root", tree=True, limit=3, after=found[-1] if found else None
+        ):
+            found += [row[:3] for row in page]
+        self.assertEqual(expected, [row[:2] for row in found])
+
 
 class TestRaces(BudgetTestCase):
     """B2: 8 processes reserve under a budget of 10 hours, of which 4 are spent."""
