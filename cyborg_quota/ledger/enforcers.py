@@ -74,7 +74,7 @@ class Rooms:
         self.is_open = True
         self._counters_of = counters_of
         # (By key: a project may have limits in many pods.)
-        self._constraints = grouped(limits.constraints, lambda one: one.key.resource_key)
+        self._constraints = grouped(limits.constraints, lambda constraint: constraint.key.resource_key)
         self.fits = self.in_pod(pod)
         self.bundles = Bundles(0, None) if bundle is None else self._how_many(bundle, pod)
 
@@ -83,8 +83,8 @@ class Rooms:
         return self._left({resource: tuple(self._counters_of(resource, pod)) for resource in self.resources})
 
     def _left(self, keys: Mapping[K, Collection[ResourceKey]]) -> dict[K, Headroom]:
-        counted = {key for some in keys.values() for key in some}
-        constraints = [one for key in counted for one in self._constraints.get(key, ())]
+        counted = {key for resource_keys in keys.values() for key in resource_keys}
+        constraints = [constraint for key in counted for constraint in self._constraints.get(key, ())]
         path, counters = self.state.project_ids, self.state.counters
         return enforcement.compute(path, keys, constraints, counters, missing=self.limits.missing)
 
@@ -95,26 +95,28 @@ class Rooms:
 
     def narrow_fits(self, provider: str, free: Mapping[str, Mapping[str | None, Sequence[FreeInventories]]]) -> None:
         """Consider also what is free, by resource and pod. ``provider``: its name, or ANY."""
-        quotas = {one: self.in_pod(one) for by_pod in free.values() for one in by_pod}
+        quotas = {pod: self.in_pod(pod) for by_pod in free.values() for pod in by_pod}
         for resource, quota in self.in_pod(self.pod).items():
             by_pod = [
-                enforcement.at_provider(quotas[one][resource], some, provider)
-                for one, some in free.get(resource, {}).items()
+                enforcement.at_provider(quotas[pod][resource], inventories, provider)
+                for pod, inventories in free.get(resource, {}).items()
             ]
             nothing = enforcement.at_provider(quota, (), provider)
-            best = max(by_pod, key=lambda one: one.fits or 0, default=nothing)
-            self.fits[resource] = dataclasses.replace(best, free_total=sum(one.free_total or 0 for one in by_pod))
+            best = max(by_pod, key=lambda headroom: headroom.fits or 0, default=nothing)
+            self.fits[resource] = dataclasses.replace(
+                best, free_total=sum(headroom.free_total or 0 for headroom in by_pod)
+            )
 
     def narrow_bundles(self, at_providers: Mapping[str | None, int]) -> None:
         """Consider also how many bundles fit at providers, by pod."""
         bundle = self.bundle or {}
-        number = sum(min(most, self._how_many(bundle, one).number) for one, most in at_providers.items())
+        number = sum(min(maximum, self._how_many(bundle, pod).number) for pod, maximum in at_providers.items())
         by_limits = self._how_many(bundle, self.pod)  # (not ``self.bundles``: the read may be a repetition)
         self.bundles = by_limits if by_limits.number <= number else Bundles(number, None)
 
     @property
     def own_limits(self) -> dict[UsageKey, int]:
-        return {one.key: one.limit for one in self.limits.constraints}
+        return {constraint.key: constraint.limit for constraint in self.limits.constraints}
 
     def records(self, resources: Collection[str], limits: Mapping[UsageKey, int]) -> list[UsageRecord]:
         """The usage there, the limits of the project, and what fits. A resource without headroom cannot be reserved."""
@@ -300,22 +302,22 @@ class Enforcers:
 
     def _counters_of(self, resource: str, pod: str | None) -> tuple[ResourceKey, ...]:
         """Each counter once, whichever enforcers name it."""
-        return tuple(dict.fromkeys(key for one in self._all for key in one.counters_of(resource, pod)))
+        return tuple(dict.fromkeys(key for enforcer in self._all for key in enforcer.counters_of(resource, pod)))
 
     def budgets(
         self, connection: Connection, project_ids: Collection[str], resources: Collection[str]
     ) -> tuple[list[BudgetPeriod], int | None]:
         """The bounds of all enforcers. See Enforcer.budgets."""
-        found = [one.budgets(connection, project_ids, resources) for one in self._all]
-        until = min((until for _, until in found if until is not None), default=None)
-        return [period for some, _ in found for period in some], until
+        bounds = [enforcer.budgets(connection, project_ids, resources) for enforcer in self._all]
+        until = min((until for _, until in bounds if until is not None), default=None)
+        return [period for periods, _ in bounds for period in periods], until
 
     def prepare(self, pending: Sequence[PendingClaim]) -> list[Enforcer]:
         """Choose what the claims take in this attempt. Returns the enforcers that decide on one of them."""
         deciding = [
-            one
-            for one in self._all
-            if any(getattr(item.claim, field) is not None for field in one.fields for item in pending)
+            enforcer
+            for enforcer in self._all
+            if any(getattr(item.claim, field) is not None for field in enforcer.fields for item in pending)
         ]
         for item in pending if deciding else ():
             item.choose({}, {})
@@ -326,7 +328,7 @@ class Enforcers:
     def check(self, project_id: str, amounts: Mapping[str, int]) -> list[Over]:
         """What would refuse these amounts, by resource, besides limits; only amounts that grow are considered."""
         growing = {resource: amount for resource, amount in amounts.items() if amount > 0}
-        return [over for one in self._all for over in one.check(project_id, growing)] if growing else []
+        return [over for enforcer in self._all for over in enforcer.check(project_id, growing)] if growing else []
 
     def amounts(self, pending: Sequence[PendingClaim], *, is_chosen: bool) -> dict[ResourceKey, int]:
         """What the claims add, by counter. ``is_chosen`` False: no pod is chosen yet, so none of its counters."""
@@ -391,8 +393,8 @@ class OsloLimitHook(Enforcer):
             if (infos := getattr(error, "over_limit_info_list", None)) is None:
                 raise
             return [
-                Over(project_id, one.resource_name, "project", one.limit, one.delta, one.current_usage, 0)
-                for one in infos
+                Over(project_id, info.resource_name, "project", info.limit, info.delta, info.current_usage, 0)
+                for info in infos
             ]
         return ()
 

@@ -70,12 +70,12 @@ class HeadroomReader:
         limits = self._bounds(state, sorted(request))
         amounts = transitions.by_counter(request, self._enforcers.counters_of, pod)
         path, counters = state.project_ids, state.counters
-        found = enforcement.find_refusals(path, limits.constraints, counters, amounts, limits.missing)
-        found += self._enforcers.check(project_id, request)
+        overs = enforcement.find_refusals(path, limits.constraints, counters, amounts, limits.missing)
+        overs += self._enforcers.check(project_id, request)
         fits: dict[str, int] = {}
-        for over in found:
+        for over in overs:
             fits[over.resource] = min(enforcement.room(over), fits.get(over.resource, MAX_AMOUNT))
-        shown = found if sees_all else enforcement.redact(found, state.project_ids)
+        shown = overs if sees_all else enforcement.redact(overs, state.project_ids)
         return [dataclasses.replace(over, fits=fits[over.resource]) for over in shown]
 
     def count_bundles(
@@ -122,7 +122,10 @@ class HeadroomReader:
             return rooms.records(names, rooms.own_limits)
         own = self._limits.set_for(rooms.state)
         records = rooms.records(names, self._limits.limits([rooms.state], names))
-        return [dataclasses.replace(one, override=own.get(one.resource), is_own=one.resource in own) for one in records]
+        return [
+            dataclasses.replace(record, override=own.get(record.resource), is_own=record.resource in own)
+            for record in records
+        ]
 
     def _bounds(self, state: PathState, resources: Collection[str]) -> PathLimits:
         """What limits a charge. Raises InvalidName for a project that the source of limits does not know."""
@@ -141,12 +144,16 @@ class HeadroomReader:
         if budgets is None:
             budgets = (), 0
             if any(state.budgets for state in states):
-                budgets = self._database.read(lambda one: self.read_budgets(one, states, counted))
+                budgets = self._database.read(lambda connection: self.read_budgets(connection, states, counted))
         periods, at = budgets
-        by_project = grouped((one for one in periods if one.budget.enforce), lambda one: one.budget.project_id)
+        by_project = grouped(
+            (period for period in periods if period.budget.enforce), lambda period: period.budget.project_id
+        )
         return [
-            limits._replace(constraints=[*limits.constraints, *enforcement.of_budgets(found, state.counters, at)])
-            if (found := [one for name in state.project_ids for one in by_project.get(name, ())])
+            limits._replace(
+                constraints=[*limits.constraints, *enforcement.of_budgets(path_periods, state.counters, at)]
+            )
+            if (path_periods := [period for name in state.project_ids for period in by_project.get(name, ())])
             else limits
             for state, limits in zip(states, bounds, strict=True)
         ]
@@ -187,7 +194,7 @@ class HeadroomReader:
         stored: a parent that the source of limits reports, and that no charge has recorded yet, is not considered. A
         resource that is not among ``resources`` cannot be reserved. ``pod``: within this pod.
         """
-        names = sorted({name for some in wanted.values() for name in some})
+        names = sorted({name for resource_names in wanted.values() for name in resource_names})
         project_ids = sorted(wanted)
         for start in range(0, len(project_ids), path_state.MAX_PROJECTS):
             # A batch is bounded: it needs no connection without timeouts. (On those, PostgreSQL read whole tables and
@@ -211,23 +218,23 @@ class HeadroomReader:
         """
         if not states:
             return []
-        held: dict[str, set[str]] = {}
+        wanted: dict[str, set[str]] = {}
         shared = {id(state.counters): state for state in states}.values()  # states share their mappings
-        by_key, at = {one.budget.key: one for one in budgets[0]}, budgets[1]
+        by_key, at = {period.budget.key: period for period in budgets[0]}, budgets[1]
         keys = [by_key, *(keys for state in shared for keys in (state.counters, state.project_limits))]
         for key in itertools.chain.from_iterable(keys):
-            held.setdefault(key.project_id, set()).add(key.resource)
-        names = sorted(set(resources).union(*held.values()))
+            wanted.setdefault(key.project_id, set()).add(key.resource)
+        names = sorted(set(resources).union(*wanted.values()))
         limits = self._limits.limits(states, names)
-        found = []
-        for rooms in self._rooms_of(states, held, resources, budgets=budgets):
-            for record in rooms.records(held.get(rooms.project_id, ()), limits):
+        metrics = []
+        for rooms in self._rooms_of(states, wanted, resources, budgets=budgets):
+            for record in rooms.records(wanted.get(rooms.project_id, ()), limits):
                 usage, fitting = record.usage, record.headroom or Headroom(0)
                 key = UsageKey(record.project_id, record.resource)
                 row = rooms.state.counters.get(key, Counters())
                 fits = None if fitting.scope == "counter" else fitting.fits
                 bound = None if usage.limit == UNLIMITED else usage.limit
-                one = ProjectMetrics(
+                metric = ProjectMetrics(
                     *key[:2],
                     bound,
                     usage.used,
@@ -240,13 +247,15 @@ class HeadroomReader:
                 )
                 if (period := by_key.get(key)) is not None:
                     use, left = period.use(row, at), period.seconds_left(row, at)
-                    one = one._replace(budget_hours=use.hours, budget_spent_hours=use.spent, budget_seconds_left=left)
-                found.append(one)
-        return found
+                    metric = metric._replace(
+                        budget_hours=use.hours, budget_spent_hours=use.spent, budget_seconds_left=left
+                    )
+                metrics.append(metric)
+        return metrics
 
     def totals_of(self, state: PathState) -> list[TotalLimit]:
         """The total limits in force, by resource. Does not read the ledger."""
-        limits = sorted((one.key, one.limit) for one in self._limits.totals(state))
+        limits = sorted((constraint.key, constraint.limit) for constraint in self._limits.totals(state))
         rows = [(key.resource, limit, state.counters.get(key, Counters())) for key, limit in limits]
         return [TotalLimit(resource, limit, row.subtree, row.promised) for resource, limit, row in rows]
 
@@ -279,7 +288,11 @@ class HeadroomReader:
         return [UsageRecord(*key[:2], usage=_usage(key, counters, limits), pod=pod) for key, counters in rows.items()]
 
     def _limits_in_pods(self, states: Sequence[PathState]) -> Mapping[UsageKey, int]:
-        return {one.key: one.limit for limits in self._limits.bounds(states, ()) for one in limits.constraints}
+        return {
+            constraint.key: constraint.limit
+            for limits in self._limits.bounds(states, ())
+            for constraint in limits.constraints
+        }
 
     def _rooms_of(
         self,
