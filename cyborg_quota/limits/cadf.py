@@ -100,8 +100,8 @@ def _event(recorded: RecordedChanges, change: RecordedChange) -> Event:
         "before": change.before,
         "after": change.after,
     }
-    if (one := change.override) is not None:
-        attachment |= {"from": f"{one.starts_at.isoformat()}Z", "until": f"{one.until.isoformat()}Z"}
+    if (override := change.override) is not None:
+        attachment |= {"from": f"{override.starts_at.isoformat()}Z", "until": f"{override.until.isoformat()}Z"}
     payload = _payload(recorded, action, _target(kind, change.project_id, change.resource), attachment, change)
     return f"{plugins.PUBLISHER}.{kind}.{verb}", payload
 

@@ -63,9 +63,9 @@ def delete_limits(caller: Any, project_id: str, pod: str | None, reason: str | N
     """Remove all limits of a project, or those in one pod."""
     limits = caller.engine.limits
     if pod is not None:
-        own = {one.resource for one in limits.list_pod_limits(caller.elevated, project_id, pod)}
+        own = {limit.resource for limit in limits.list_pod_limits(caller.elevated, project_id, pod)}
     else:
-        own = {one.resource for one in limits.list_limits(caller.elevated, project_id) if one.is_own}
+        own = {limit.resource for limit in limits.list_limits(caller.elevated, project_id) if limit.is_own}
         own.update(caller.engine.resources)
     limits.set_limits(caller.context, dict.fromkeys(own), project_id, pod=pod, reason=reason)
 
@@ -79,10 +79,10 @@ def beyond_capacity(caller: Any, resources: Iterable[str]) -> list[str]:
     if capacity is None or not validation.is_admin(caller.context):
         return []
     return [
-        f"{one.resource}: the limits {'are unlimited' if one.promised == UNLIMITED else f'add up to {one.promised}'}; "
-        f"{one.capacity} exist"
-        for one in capacity.report(caller.elevated, list(resources))
-        if not 0 <= one.promised <= one.capacity
+        f"{row.resource}: the limits {'are unlimited' if row.promised == UNLIMITED else f'add up to {row.promised}'}; "
+        f"{row.capacity} exist"
+        for row in capacity.report(caller.elevated, list(resources))
+        if not 0 <= row.promised <= row.capacity
     ]
 
 
@@ -92,7 +92,7 @@ def warnings_of_minimums(caller: Any, project_id: str, minimums: Mapping[str, in
     """
     capacity = caller.engine.subjects.get("capacity") if validation.is_admin(caller.context) else None
     bounds = caller.engine.limits.bounds_of_minimums(caller.elevated, project_id, list(minimums))
-    exists = {one.resource: one.capacity for one in capacity.report(caller.elevated, list(bounds))} if capacity else {}
+    exists = {row.resource: row.capacity for row in capacity.report(caller.elevated, list(bounds))} if capacity else {}
     warnings = []
     for resource, bound in bounds.items():
         if not minimums[resource]:
@@ -139,7 +139,8 @@ def preview(
             start, until = span
             made = interface.set_overrides(caller.elevated, limits, project_id, until, start=start, dry_run=True)
             changes = [
-                RecordedChange("set override", one.project_id, one.resource, None, one.limit, one) for one in made
+                RecordedChange("set override", override.project_id, override.resource, None, override.limit, override)
+                for override in made
             ]
         else:
             wanted = _document(interface.list_projects(caller.elevated), limits, project_id, pod)
@@ -168,7 +169,7 @@ def _document(
 _OVERRIDE: Final = (
     *columns("id", "project_id", "resource", schema=NAME),
     Column("limit", formats.Limit, schema=INTEGER),
-    Column("from", formats.timestamp, lambda one: one.starts_at, TIME, "start"),
+    Column("from", formats.timestamp, lambda override: override.starts_at, TIME, "start"),
     Column("until", formats.timestamp, schema=TIME),
     Column("reason", formats.Optional, schema=nullable(TEXT)),
 )
@@ -177,9 +178,9 @@ _OVERRIDE: Final = (
 def read_overrides(caller: Any, **given: Any) -> tuple[list[LimitOverride], datetime.datetime | None]:
     """The overrides that have not ended, and the time. For users of the REST API, another limit driver has none."""
     try:
-        found: tuple[list[LimitOverride], datetime.datetime | None]
-        found = caller.engine.limits.list_overrides(caller.elevated, **given)
-        return found
+        overrides_and_now: tuple[list[LimitOverride], datetime.datetime | None]
+        overrides_and_now = caller.engine.limits.list_overrides(caller.elevated, **given)
+        return overrides_and_now
     except exceptions.LimitsReadOnly:
         if caller.is_host:
             raise
@@ -189,15 +190,17 @@ def read_overrides(caller: Any, **given: Any) -> tuple[list[LimitOverride], date
 def _overrides(caller: Any, **given: Any) -> Table:
     overrides, now = read_overrides(caller, **given)
 
-    def is_active(one: LimitOverride) -> bool:
-        return now is not None and one.starts_at <= now
+    def is_active(override: LimitOverride) -> bool:
+        return now is not None and override.starts_at <= now
 
     return Table((*_OVERRIDE[:-1], Column("is_active", value=is_active), _OVERRIDE[-1]), overrides)
 
 
 def _cancel(caller: Any, override_id: list[str], project_id: str | None, reason: str | None) -> None:
     if project_id is not None:
-        unknown = set(override_id).difference(one.id for one in read_overrides(caller, project_id=project_id)[0])
+        unknown = set(override_id).difference(
+            override.id for override in read_overrides(caller, project_id=project_id)[0]
+        )
         if unknown:
             raise exceptions.OverrideNotFound(min(unknown))
     caller.engine.limits.cancel_overrides(caller.context, override_id, reason=reason)
@@ -231,20 +234,20 @@ def _after(row: Mapping[str, Any]) -> str:
 def _value(value: Any, other: Any) -> str:
     """Of the values of a provider, an inventory or a pod: those that differ from ``other``."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {one}" for name, one in value.items() if one != (other or {}).get(name))
+        return ", ".join(f"{name} {item}" for name, item in value.items() if item != (other or {}).get(name))
     return formats.OptionalLimit(value).human_readable()
 
 
 _OPTIONAL: Final = nullable(TEXT)
 _CHANGE: Final = tuple(
-    one._replace(is_sparse=True)
-    for one in (
+    column._replace(is_sparse=True)
+    for column in (
         Column("id", schema=TEXT),
         Column("at", formats.timestamp, schema=nullable(TIME), text=lambda row: formats.brief(row["at"])),
         Column("user_id", formats.Optional, schema=_OPTIONAL),
         Column(
             "action",
-            value=lambda one: one.action if one.operation is None else f"{one.action} ({one.operation})",
+            value=lambda entry: entry.action if entry.operation is None else f"{entry.action} ({entry.operation})",
             schema=TEXT,
             text=_action,
         ),
@@ -254,7 +257,7 @@ _CHANGE: Final = tuple(
         Column("pod", formats.Optional, schema=_OPTIONAL),
         Column("before", schema=_OPTIONAL, text=lambda row: _value(row["before"], row["after"])),
         Column("after", schema=_OPTIONAL, text=_after),
-        Column("from", formats.timestamp, lambda one: one.starts_at, nullable(TIME), "start"),
+        Column("from", formats.timestamp, lambda entry: entry.starts_at, nullable(TIME), "start"),
         Column("until", formats.timestamp, schema=nullable(TIME)),
         Column("override_id", None, schema=_OPTIONAL),
         *columns("reason", "user_project_id", "request_id", cell=formats.Optional, schema=_OPTIONAL),
@@ -263,8 +266,8 @@ _CHANGE: Final = tuple(
 
 
 def _history(caller: Any, project_id: str | None, user: str | None, **given: Any) -> list[HistoryEntry]:
-    found: list[HistoryEntry] = caller.engine.limits.history(caller.elevated, project_id, user_id=user, **given)
-    return found
+    entries: list[HistoryEntry] = caller.engine.limits.history(caller.elevated, project_id, user_id=user, **given)
+    return entries
 
 
 _EDGE: Final = (
@@ -289,11 +292,14 @@ _RESOURCES: Final = "/v2/quota_resources"
 
 
 def _resources(caller: Any, **page: Any) -> list[tuple[Resource, int | None, str | None]]:
-    found = paging.page(caller.engine.list_resources(), lambda one: (one.name, one.name), **page)
+    resources = paging.page(caller.engine.list_resources(), lambda resource: (resource.name, resource.name), **page)
     if not caller.is_host:
-        return [(resource, None, None) for resource in found]
+        return [(resource, None, None) for resource in resources]
     options, limits = caller.conf.limits, _default_limits(caller)
-    return [(one, limits.get(one.name), _limit_source(options, is_set=one.name in limits)) for one in found]
+    return [
+        (resource, limits.get(resource.name), _limit_source(options, is_set=resource.name in limits))
+        for resource in resources
+    ]
 
 
 def _default_limits(run: Any) -> Mapping[str, int]:
@@ -331,7 +337,7 @@ def _limit_source(options: Any, *, is_set: bool) -> str:
 
 def _create_resource(caller: Any, name: str, **details: Any) -> Resource:
     caller.engine.register_resource(Resource(name, **details))
-    created: Resource = next(one for one in caller.engine.list_resources() if one.name == name)
+    created: Resource = next(resource for resource in caller.engine.list_resources() if resource.name == name)
     return created
 
 
@@ -473,7 +479,7 @@ OPERATIONS: Final = (
         _cancel,
         (
             Argument(
-                "override_id", nargs="+", load=lambda one: [one], metavar="ID", help="the id, as in `override list`"
+                "override_id", nargs="+", load=lambda text: [text], metavar="ID", help="the id, as in `override list`"
             ),
             *arguments.project(),
             arguments.REASON,

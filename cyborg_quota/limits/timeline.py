@@ -45,13 +45,13 @@ class Timeline:
         return dataclasses.replace(
             self,
             tree=dataclasses.replace(self.tree, project_limits=own),
-            overrides=[one for one in self.overrides if (one.project_id, one.resource) == key[:2]],
+            overrides=[override for override in self.overrides if (override.project_id, override.resource) == key[:2]],
         )
 
     @property
     def keys(self) -> list[ResourceKey]:
         """The keys for which a limit or an override is set, sorted."""
-        limited = {*self.tree.defaults, *(one.resource for one in self.overrides)}
+        limited = {*self.tree.defaults, *(override.resource for override in self.overrides)}
         return sorted({*map(ResourceKey, limited), *(key.resource_key for key in self.tree.project_limits)})
 
     def by_boundary(self) -> dict[datetime.datetime, list[LimitOverride]]:
@@ -59,10 +59,10 @@ class Timeline:
         changed: dict[datetime.datetime, list[LimitOverride]] = {}
         if self.now is None:
             return changed
-        for one in self.overrides:
-            for moment in {max(one.starts_at, self.now), one.until}:
+        for override in self.overrides:
+            for moment in {max(override.starts_at, self.now), override.until}:
                 if moment >= self.now:
-                    changed.setdefault(moment, []).append(one)
+                    changed.setdefault(moment, []).append(override)
         return changed
 
     def sweep(
@@ -72,12 +72,12 @@ class Timeline:
 
         So each boundary costs what changes there.
         """
-        by_key = grouped(self.overrides, lambda one: UsageKey(one.project_id, one.resource))
+        by_key = grouped(self.overrides, lambda override: UsageKey(override.project_id, override.resource))
         before, applying = self.tree.project_limits, dict(self.tree.project_limits)
         tree = dataclasses.replace(self.tree, project_limits=applying)
         for moment in sorted(changed):
-            for key in {UsageKey(one.project_id, one.resource) for one in changed[moment]}:
-                limits = [one.limit for one in by_key[key] if one.starts_at <= moment < one.until]
+            for key in {UsageKey(override.project_id, override.resource) for override in changed[moment]}:
+                limits = [override.limit for override in by_key[key] if override.starts_at <= moment < override.until]
                 limit = limits[-1] if limits else before.get(key)
                 applying.pop(key, None)
                 applying.update({} if limit is None else {key: limit})
@@ -142,15 +142,19 @@ def problems(
     earlier boundary. The model lists a violation at each project that it involves. Therefore it is asked about the
     project of such an override; or, if that is not one of ``projects``, about those that are related to it.
     """
-    found = model.problems(timeline.tree, projects, keys)
-    seen = set(map(str, found))
+    violations = model.problems(timeline.tree, projects, keys)
+    seen = set(map(str, violations))
     checked = set(projects)
     family = _related(timeline.tree, checked)
-    overrides = [one for one in timeline.overrides if one.project_id in family and ResourceKey(one.resource) in keys]
+    overrides = [
+        override
+        for override in timeline.overrides
+        if override.project_id in family and ResourceKey(override.resource) in keys
+    ]
     relevant = dataclasses.replace(timeline, overrides=overrides)
     changed = relevant.by_boundary()
     for moment, limits in relevant.sweep(changed):
-        owners = {one.project_id for one in changed[moment]}
+        owners = {override.project_id for override in changed[moment]}
         affected = owners & checked
         if others := owners - checked:
             affected |= _related(timeline.tree, others) & checked
@@ -158,14 +162,20 @@ def problems(
             if str(problem) not in seen:
                 seen.add(str(problem))
                 when = "" if moment == timeline.now else f" ({_when(moment, changed[moment], timeline.new_from)})"
-                found.append(dataclasses.replace(problem, when=when))
-    return [dataclasses.replace(one, above=timeline.tree.parents.get(one.parent or "")) for one in found]
+                violations.append(dataclasses.replace(problem, when=when))
+    return [
+        dataclasses.replace(violation, above=timeline.tree.parents.get(violation.parent or ""))
+        for violation in violations
+    ]
 
 
 def _when(moment: datetime.datetime, overrides: Iterable[LimitOverride], new_from: tuple[int, int] | None) -> str:
     """``from 2026-12-01T08:00Z, when override 8-0 begins``; without those that are new."""
-    known = [one for one in overrides if new_from is None or one.made < new_from]
-    events = [f"override {one.id} {'begins' if one.starts_at == moment else 'ends'}" for one in known[:_MAX_NAMED]]
+    known = [override for override in overrides if new_from is None or override.made < new_from]
+    events = [
+        f"override {override.id} {'begins' if override.starts_at == moment else 'ends'}"
+        for override in known[:_MAX_NAMED]
+    ]
     named = " and ".join(events) + (" and others do" if len(known) > _MAX_NAMED else "")
     return f"from {shown(moment)}" + (f", when {named}" if named else "")
 

@@ -80,14 +80,16 @@ class DatabaseLimitDriver(base.LimitDriver):
 
     def set_for(self, state: PathState) -> Mapping[str, ActiveOverride | None]:
         leaf, is_root = state.project_ids[0], len(state.project_ids) == 1
-        found: dict[str, ActiveOverride | None] = dict.fromkeys(
+        active_overrides: dict[str, ActiveOverride | None] = dict.fromkeys(
             key.resource for key in state.project_limits if key.project_id == leaf and key.is_whole
         )
         for key, (until, own) in state.overrides.items():
             if key.project_id == leaf:
                 otherwise = effective(is_root, own, state.defaults.get(key.resource), self.initial_limits)
-                found[key.resource] = ActiveOverride(until, self.limit_if_missing if otherwise is None else otherwise)
-        return found
+                active_overrides[key.resource] = ActiveOverride(
+                    until, self.limit_if_missing if otherwise is None else otherwise
+                )
+        return active_overrides
 
     def tree_of_path(self, state: PathState) -> LimitTree:
         """The limits of a project and its ancestors."""

@@ -173,19 +173,19 @@ class KeystoneLimitDriver(base.LimitDriver):
         missing = [resource for resource in resources if resource not in defaults and self.limit_if_missing is None]
         error = next((exceptions.LimitNotSet(name, self._how_to_register(name)) for name in missing), None)
         is_listed = len(states) > _MAX_SINGLE_REQUESTS
-        found = []
+        path_limits = []
         for state in states:
             project_id = state.project_ids[0]
             levels = self._levels(state.project_ids, is_listed=is_listed) if defaults else []
             if levels is None:
                 unknown = exceptions.InvalidName("project", project_id, "Keystone does not know it")
-                found.append(base.PathLimits([], dict.fromkeys(resources, project_id), error or unknown))
+                path_limits.append(base.PathLimits([], dict.fromkeys(resources, project_id), error or unknown))
                 continue
             constraints = [
                 level.constraint(resource, *named) for level in levels for resource, named in defaults.items()
             ]
-            found.append(base.PathLimits(constraints, dict.fromkeys(missing, project_id), error))
-        return found
+            path_limits.append(base.PathLimits(constraints, dict.fromkeys(missing, project_id), error))
+        return path_limits
 
     def _levels(self, path: Sequence[str], *, is_listed: bool) -> list[_Level] | None:
         """What limits the project of the path: with the model flat, itself. None: Keystone does not know it.

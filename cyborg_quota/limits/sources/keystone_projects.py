@@ -41,7 +41,7 @@ def read_parents(conf: cfg.ConfigOpts, progress: Callable[[int], None]) -> dict[
     parents: dict[str, str | None] = {}
     with _lookup():
         for page in client.pages():
-            parents.update((one.project_id, one.parent_id) for one in page)
+            parents.update((project.project_id, project.parent_id) for project in page)
             progress(len(page))
     return parents
 
@@ -73,14 +73,14 @@ class ProjectDirectory:
         by_id = self._client.project(text)
         if by_id is not None and domain_id in (None, by_id.domain_id):
             return by_id
-        found = self._client.named(text, **({} if domain_id is None else {"domain_id": domain_id}))
-        if not found and domain_id is None:
-            found = self._client.named(text, is_domain="true")
-        if not found:
+        projects = self._client.named(text, **({} if domain_id is None else {"domain_id": domain_id}))
+        if not projects and domain_id is None:
+            projects = self._client.named(text, is_domain="true")
+        if not projects:
             raise exceptions.UnknownProject(text, domain)
-        if len(found) > 1:
-            raise exceptions.AmbiguousProject(text, [(one.project_id, one.domain_id) for one in found])
-        return found[0]
+        if len(projects) > 1:
+            raise exceptions.AmbiguousProject(text, [(project.project_id, project.domain_id) for project in projects])
+        return projects[0]
 
     @_lookup()
     def get(self, project_id: str) -> Project | None:
@@ -92,8 +92,8 @@ class ProjectDirectory:
         """The names of these projects and domains by id, without those that Keystone does not know."""
         wanted = set(project_ids)
         if len(wanted) <= _MAX_SINGLE_REQUESTS:
-            found = [self._client.project(project_id) for project_id in sorted(wanted)]
-            return {project.project_id: project.name for project in found if project is not None}
+            projects = [self._client.project(project_id) for project_id in sorted(wanted)]
+            return {project.project_id: project.name for project in projects if project is not None}
         listed = self._listed()
         return {project_id: listed[project_id] for project_id in wanted & listed.keys()}
 
@@ -113,8 +113,8 @@ class ProjectDirectory:
         by_id = self._client.project(domain)
         if by_id is not None and by_id.domain_id is None:
             return by_id.project_id
-        for found in self._client.named(domain, is_domain="true"):
-            return found.project_id
+        for project in self._client.named(domain, is_domain="true"):
+            return project.project_id
         raise exceptions.UnknownProject(domain, None, what="domain")
 
     def _listed(self) -> dict[str, str]:
@@ -128,6 +128,6 @@ class ProjectDirectory:
             for page in self._client.pages():
                 if len(listed) >= MAX_LISTED:
                     break
-                listed.update((one.project_id, one.name) for one in page)
+                listed.update((project.project_id, project.name) for project in page)
         self._names = listed
         return listed
