@@ -39,7 +39,7 @@ _NUMBER: Final[Schema] = {"type": "number"}
 
 def _of_use(name: str) -> Any:
     """The value of a column: a number of hours of what is used, or None if no period is going on."""
-    return lambda one: None if one.use is None else round(getattr(one.use, name), 4)
+    return lambda record: None if record.use is None else round(getattr(record.use, name), 4)
 
 
 _LASTS: Final = "When the hours are spent if what is held stays; null: in no time of this period, or nothing is held."
@@ -54,12 +54,12 @@ _BUDGET: Final = (
     Column("resource", value=attrgetter("budget.resource"), schema=NAME),
     Column(
         "hours",
-        value=lambda one: one.budget.amount if one.use is None else round(one.use.hours, 4),
+        value=lambda record: record.budget.amount if record.use is None else round(record.use.hours, 4),
         schema=described(_NUMBER, "With what was carried from the period before."),
     ),
     Column("spent", formats.Optional, _of_use("spent"), described(nullable(_NUMBER), "null: no period is going on.")),
     Column("left", formats.Optional, _of_use("left"), described(nullable(_NUMBER), "Negative if more was spent.")),
-    Column("held", formats.Optional, lambda one: one.use and one.use.held, nullable(COUNT)),
+    Column("held", formats.Optional, lambda record: record.use and record.use.held, nullable(COUNT)),
     Column(
         "lasts_until",
         formats.timestamp,
@@ -70,13 +70,13 @@ _BUDGET: Final = (
     _day("period_ends"),
     Column(
         "enforce",
-        value=lambda one: "refuse" if one.budget.enforce else "notify",
+        value=lambda record: "refuse" if record.budget.enforce else "notify",
         schema={"enum": ["refuse", "notify"]},
     ),
     Column(
         "every",
         formats.Optional,
-        lambda one: next((name for name, months in PERIODS.items() if months == one.budget.months), None),
+        lambda record: next((name for name, months in PERIODS.items() if months == record.budget.months), None),
         described(nullable({"enum": list(PERIODS)}), "null: it has one period."),
     ),
     Column("carry", value=attrgetter("budget.carry"), schema=COUNT),
@@ -124,8 +124,8 @@ def _amounts(name: str, text: str, *, least: int = 0, **details: Any) -> Argumen
 
 
 def _show(caller: Any, project_id: str, **page: Any) -> list[BudgetRecord]:
-    found = caller.engine.hours.show_budget(caller.elevated, project_id)
-    return paging.page(found, lambda one: (one.budget.resource, one.budget.resource), **page)
+    records = caller.engine.hours.show_budget(caller.elevated, project_id)
+    return paging.page(records, lambda record: (record.budget.resource, record.budget.resource), **page)
 
 
 # --- the report ---
@@ -160,11 +160,11 @@ def _report(
     if tree and not caller.is_host and not caller.allows(policy.DESCENDANTS, project_id):
         raise exceptions.NotAuthorized("report_usage", f"the policy rule {policy.DESCENDANTS}")
     today = datetime.datetime.now(datetime.timezone.utc).date()
-    months = (today if one is None else arguments.month(one) for one in (start, until))
-    found: list[MonthlyUsage] = caller.engine.hours.report(
+    months = (today if text is None else arguments.month(text) for text in (start, until))
+    rows: list[MonthlyUsage] = caller.engine.hours.report(
         caller.elevated, *months, project_id, tree=tree, limit=limit, after=_position(after)
     )
-    return found
+    return rows
 
 
 def _position(words: list[str] | None) -> tuple[str, str, datetime.date] | None:
@@ -249,7 +249,7 @@ OPERATIONS: Final = (
             policy.LIST,
             "budgets",
             "Budget",
-            lambda one: paging.in_one_word((one.budget.project_id, one.budget.resource)),
+            lambda record: paging.in_one_word((record.budget.project_id, record.budget.resource)),
         ),
         long=_LONG,
     ),

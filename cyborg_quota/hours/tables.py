@@ -72,8 +72,8 @@ def periods(connection: Connection, found: Sequence[Budget], ahead: int) -> tupl
         return [], None
     month = clock.month_of(clock.read_second(connection))
     present = [(budget, span) for budget in found if (span := budget.period(month)) is not None]
-    changes = [end for _, (_, end) in present] + [one.starts for one in found if one.months is None]
-    until = min((one for one in changes if one > month), default=None)
+    changes = [end for _, (_, end) in present] + [budget.starts for budget in found if budget.months is None]
+    until = min((change for change in changes if change > month), default=None)
     keys = [budget.key for budget, _ in present]
     used, corrected = meters.used_before(connection, keys), _corrections(connection, keys)
 
@@ -96,4 +96,4 @@ def _corrections(connection: Connection, keys: Iterable[UsageKey]) -> Mapping[Us
     names = sorted({key.project_id for key in keys})
     rows = connection.execute(sa.select(budget_adjustments).where(_adjustment.project_id.in_(names)))
     by_key = grouped(rows, lambda row: UsageKey(row.project_id, row.resource))
-    return {key: [(row.month, row.device_seconds) for row in some] for key, some in by_key.items()}
+    return {key: [(row.month, row.device_seconds) for row in corrections] for key, corrections in by_key.items()}
