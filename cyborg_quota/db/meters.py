@@ -117,13 +117,15 @@ def used_before(connection: sa.Connection, keys: Collection[UsageKey]) -> Callab
     columns = _usage.project_id, _usage.resource, _usage.subtree, _usage.metered, _usage.month_ends
     rows = {UsageKey(*row[:2]): row for row in connection.execute(sa.select(*columns).where(*is_one(_usage)))}
     months = connection.execute(sa.select(usage_months).where(*is_one(_month)))
-    closed = grouped(months, lambda one: UsageKey(one.project_id, one.resource))
+    closed = grouped(months, lambda month_row: UsageKey(month_row.project_id, month_row.resource))
 
     def used(key: UsageKey, month: int) -> int:
         row, boundary = rows.get(key), clock.second_of(month)
         if row is not None and row.month_ends <= boundary:
             return int(row.metered + row.subtree * boundary)
-        before = [(one.month, one.device_seconds) for one in closed.get(key, ()) if one.month < month]
+        before = [
+            (month_row.month, month_row.device_seconds) for month_row in closed.get(key, ()) if month_row.month < month
+        ]
         return int(max(before, default=(0, 0))[1])
 
     return used

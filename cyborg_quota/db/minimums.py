@@ -70,9 +70,9 @@ def growth_of_move(
     """
     keeping = {key.resource_key for key in moving if key in now and now[key].keeps}
     return {
-        key: (now[key], one.counted - now[key].counted)
-        for key, one in then.items()
-        if one.counted > now[key].counted and (key.resource_key in keeping or one.promised > now[key].promised)
+        key: (now[key], row.counted - now[key].counted)
+        for key, row in then.items()
+        if row.counted > now[key].counted and (key.resource_key in keeping or row.promised > now[key].promised)
     }
 
 
@@ -96,11 +96,11 @@ def _upwards(rows: Collection[UsageKey], edges: Edges) -> _Upwards:
     def depth(key: UsageKey) -> int:
         return -1 if key.project_id == TOTAL else len(ancestors(key.project_id, edges))
 
-    found: _Upwards = []
+    upwards: _Upwards = []
     for key in sorted(rows, key=depth, reverse=True):
         above = key._replace(project_id=edges.get(key.project_id) or TOTAL)
-        found.append((key, above if above in rows and above != key else None))
-    return found
+        upwards.append((key, above if above in rows and above != key else None))
+    return upwards
 
 
 def _passed_on(

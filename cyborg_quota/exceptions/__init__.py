@@ -431,7 +431,7 @@ class LimitRefused(QuotaError, conflict="limit_refused"):
         ``outcome``: what was changed, if the call has several transactions.
         """
         self.violations, self.changes = list(violations), list(changes)
-        self.problems = [one.sentence(may_see) for one in violations]
+        self.problems = [violation.sentence(may_see) for violation in violations]
         super().__init__(f"Not allowed: {listed(self.problems, self.MAX_SHOWN)}. {outcome}")
 
 
