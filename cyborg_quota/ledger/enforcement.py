@@ -58,8 +58,8 @@ def find_violations(
             continue
         now = counters.get(key, Counters())
         kept = 0 if is_own or scope == "budget" else _kept(path, counters, key, freed)
-        held = now.used + now.reserved if is_own else now.subtree if scope == "budget" else now.counted
-        if amount > kept and held + amount - kept > limit:
+        usage = now.used + now.reserved if is_own else now.subtree if scope == "budget" else now.counted
+        if amount > kept and usage + amount - kept > limit:
             violations.append(Over.of(constraint, amount, now, project_id, kept))
     return sorted(violations, key=lambda over: (over, over.key))
 
@@ -73,13 +73,13 @@ def _kept(
     """
     below = path[: path.index(key.project_id)] if key.project_id in path else path
     keys = [key._replace(project_id=project_id) for project_id in below]
-    rows = [(counters.get(one, Counters()), freed.get(one, 0)) for one in keys]
+    rows = [(counters.get(row_key, Counters()), freed.get(row_key, 0)) for row_key in keys]
     return freed.get(key, 0) + sum(max(0, row.minimum - row.counted + amount) for row, amount in rows)
 
 
 def of_budgets(periods: Iterable[BudgetPeriod], counters: Mapping[UsageKey, Counters], at: int) -> list[Constraint]:
     """What budgets permit to hold at the second ``at``."""
-    return [one.constraint(counters.get(one.budget.key, Counters()), at) for one in periods]
+    return [period.constraint(counters.get(period.budget.key, Counters()), at) for period in periods]
 
 
 def widths(
@@ -94,7 +94,7 @@ def widths(
         for name in (*path, TOTAL)
         for key in keys
     ]
-    near = (one for one in meters if counters.get(one.key, Counters()).counted > MAX_COUNTED - MAX_AMOUNT)
+    near = (meter for meter in meters if counters.get(meter.key, Counters()).counted > MAX_COUNTED - MAX_AMOUNT)
     return [*near, *(Constraint.of(UsageKey(path[0], *key), MAX_AMOUNT, "counter") for key in keys)]
 
 
@@ -111,13 +111,13 @@ def find_refusals(
     """
     project_id = path[0]
     bounds = [*constraints, *widths(path, [key for key in request if key.is_whole], counters)]
-    found = find_violations(project_id, bounds, counters, request, path)
-    found = [over for over in found if over.resource not in missing]
+    overs = find_violations(project_id, bounds, counters, request, path)
+    overs = [over for over in overs if over.resource not in missing]
     for resource, owner in missing.items():
         if amount := request.get(ResourceKey(resource), 0):
             now = counters.get(UsageKey(owner, resource), Counters())
-            found.append(Over(owner, resource, "project", None, amount, now.used, now.reserved))
-    return sorted(found)
+            overs.append(Over(owner, resource, "project", None, amount, now.used, now.reserved))
+    return sorted(overs)
 
 
 def binding(violations: Iterable[Over], path: Sequence[str]) -> Over:
@@ -146,7 +146,7 @@ def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
         dataclasses.replace(over, subtree=over.subtree if over.budget else None, promised=0)
         if over.project_id == path[0]
         else _hidden(over)
-        for over in (binding(some, path) for some in grouped(violations, lambda over: over.resource).values())
+        for over in (binding(overs, path) for overs in grouped(violations, lambda over: over.resource).values())
     )
 
 
@@ -159,8 +159,8 @@ def _hidden(over: Over) -> Over:
 
 def room(over: Over) -> int:
     """The largest amount that the violated constraint would permit."""
-    held = (over.used or 0) + (over.reserved or 0) if over.subtree is None else over.subtree
-    return max(0, (over.limit or 0) - held - over.promised) + over.kept
+    usage = (over.used or 0) + (over.reserved or 0) if over.subtree is None else over.subtree
+    return max(0, (over.limit or 0) - usage - over.promised) + over.kept
 
 
 K = TypeVar("K", str, ResourceKey)
@@ -180,15 +180,15 @@ def compute(
     ``constraints``: of a charge. A key that ``counters`` lacks is zero. ``missing``: the project without a limit, by
     resource; nothing fits then (a reserve raises LimitNotSet).
     """
-    request = {key: TOO_MUCH for some in keys.values() for key in some}
+    request = {key: TOO_MUCH for counted in keys.values() for key in counted}
     refusals = find_refusals(path, constraints, counters, request, missing)
     overs = grouped(refusals, lambda over: over.key.resource_key)
     fits = dict.fromkeys(keys, Headroom(None))
     for resource, counted in keys.items():
-        found = [over for key in counted for over in overs.get(key, ())]
+        resource_overs = [over for key in counted for over in overs.get(key, ())]
         # Without limits and usage, every amount fits: MAX_AMOUNT is the largest of a reserve.
-        if any(over.scope != "counter" or over.used or over.reserved for over in found):
-            over = binding(found, path)
+        if any(over.scope != "counter" or over.used or over.reserved for over in resource_overs):
+            over = binding(resource_overs, path)
             owner = None if over.scope == "total" else over.project_id
             # (The devices that a budget permits now would tell what was spent of it.)
             limit = None if over.scope == "budget" else over.limit
@@ -203,12 +203,15 @@ def at_provider(quota: Headroom, inventories: Iterable[FreeInventories], provide
     """
     at_most = MAX_AMOUNT if quota.fits is None else quota.fits
     fits = total = 0
-    for one in inventories:
+    for inventory in inventories:
         permitted = units.largest_permitted(
-            min(at_most, one.free), min_unit=one.min_unit, max_unit=one.max_unit, step_size=one.step_size
+            min(at_most, inventory.free),
+            min_unit=inventory.min_unit,
+            max_unit=inventory.max_unit,
+            step_size=inventory.step_size,
         )
         fits = max(fits, permitted)
-        total += max(0, one.free) * one.number
+        total += max(0, inventory.free) * inventory.number
     if fits == quota.fits:
         return dataclasses.replace(quota, free_total=total)
     return Headroom(fits, provider, "provider", None, total)

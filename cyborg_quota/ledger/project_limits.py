@@ -56,10 +56,10 @@ class Charge:
     def postings(self, amounts: Mapping[ResourceKey, int], state: State) -> list[usages.Posting]:
         """The postings, with their bounds, that add these amounts to what is held in this state."""
         limits: dict[tuple[str, str, str, bool], int] = {}
-        for one in self.constraints or ():
-            if one.limit != UNLIMITED:
-                counter = (one.project_id, one.resource, one.pod, one.scope == "project")
-                limits[counter] = min(one.limit, limits.get(counter, one.limit))
+        for constraint in self.constraints or ():
+            if constraint.limit != UNLIMITED:
+                counter = (constraint.project_id, constraint.resource, constraint.pod, constraint.scope == "project")
+                limits[counter] = min(constraint.limit, limits.get(counter, constraint.limit))
         postings = []
         for key, amount in amounts.items():
             effect = (amount, 0) if state == RESERVED else (0, amount)
@@ -118,7 +118,9 @@ class ProjectEnforcer(Enforcer):
             return self._constraints(charge, is_read_again=True)
         if limits.error is not None:
             raise limits.error
-        constraints = [one for one in limits.constraints if (one.resource, one.pod) in growing]
+        constraints = [
+            constraint for constraint in limits.constraints if (constraint.resource, constraint.pod) in growing
+        ]
         unknown_projects = {constraint.project_id for constraint in constraints} - {*path.project_ids, TOTAL}
         if unknown_projects:
             raise exceptions.ConfigurationError(
