@@ -151,7 +151,7 @@ class Limits(Minimums):
             if pod is not None and new:  # (after the checks, so that the error reveals no pod)
                 self._driver.require_pod(pod)
 
-        with self._told(context):
+        with self._redacted(context):
             self._changes.set_limits(project_id, keys, author, allow, generation, force=force)
 
     def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
@@ -184,9 +184,9 @@ class Limits(Minimums):
         _, tree = self._path(project_id)
         own, active = self._own_limits(project_id)
         records = [
-            LimitRecord(project_id, name, most, name in own, active.get(name))
+            LimitRecord(project_id, name, in_force, name in own, active.get(name))
             for name in sorted({*self._resources.names(), *tree.resources})
-            if (most := tree.limit(project_id, name)) is not None
+            if (in_force := tree.limit(project_id, name)) is not None
         ]
         return validation.select_page(records, page)
 
@@ -196,7 +196,9 @@ class Limits(Minimums):
         def read(connection: Connection) -> tuple[set[str], dict[str, LimitOverride]]:
             own = {key.resource for key in tables.of_projects(connection, [project_id]) if key.is_whole}
             live, now = overrides.read(connection, [project_id])
-            return own, {one.resource: one for one in live if now is not None and one.starts_at <= now}
+            return own, {
+                override.resource: override for override in live if now is not None and override.starts_at <= now
+            }
 
         return self._database.read(read)
 
@@ -237,9 +239,9 @@ class Limits(Minimums):
             limits = {resource: tree.limit(project_id, resource) for resource in resources}
         else:
             limits = self._fixed_defaults()
-        found = {resource: limit for resource, limit in limits.items() if limit is not None}
+        defaults = {resource: limit for resource, limit in limits.items() if limit is not None}
         missing = self.limit_if_missing
-        return found if missing is None else {**dict.fromkeys(self._resources.names(), missing), **found}
+        return defaults if missing is None else {**dict.fromkeys(self._resources.names(), missing), **defaults}
 
     @admin_call
     def list_pod_limits(
@@ -266,10 +268,10 @@ class Limits(Minimums):
         def read(count: int | None, after: str | None) -> list[LimitRecord]:
             return self._database.read(lambda connection: tables.read_in_pods(connection, owner, pod, count, after))
 
-        found = read(validation.row_limit(projects), after)
-        if pod is not None and not found and not read(1, None):
+        records = read(validation.row_limit(projects), after)
+        if pod is not None and not records and not read(1, None):
             self._driver.require_pod(pod)
-        return found
+        return records
 
     def _limits_of_driver(self, project_id: str | None) -> list[LimitRecord]:
         if project_id is not None:
@@ -336,7 +338,7 @@ class Limits(Minimums):
         elif nodes:
             counters = {UsageKey(nodes[0][1], name): Counters() for name in self._resources.names()} | counters
             for limits in self._source.bounds(states, {key.resource for key in counters}):
-                tree.project_limits.update((one.key, one.limit) for one in limits.constraints)
+                tree.project_limits.update((constraint.key, constraint.limit) for constraint in limits.constraints)
         return limit_tree.rows(tree, counters, nodes, self.limit_if_missing)
 
     @admin_call
@@ -354,12 +356,12 @@ class Limits(Minimums):
     @admin_call
     def list_over(self, context: Context) -> list[TreeRow]:
         """The rows of all pages of over_page, each as of one moment."""
-        found: list[TreeRow] = []
+        over: list[TreeRow] = []
         following: tuple[str, str] | None = ("", "")
         while following is not None:
             rows, following = self.over_page(context, following)
-            found += rows
-        return found
+            over += rows
+        return over
 
     @admin_call
     def over_page(
@@ -377,7 +379,10 @@ class Limits(Minimums):
         names = names if is_first or not resource else [owner, *names]
         states = self._database.read(lambda connection: path_state.read_states(connection, names)[1])
         totals = self.list_total_limits(context) if is_first else []
-        rows = [TreeRow(TOTAL, None, 0, one.resource, one.limit, 0, one.held, promised=one.promised) for one in totals]
+        rows = [
+            TreeRow(TOTAL, None, 0, total.resource, total.limit, 0, total.held, promised=total.promised)
+            for total in totals
+        ]
         rows += self._subtree_rows([(0, name) for name in names], states)
         over = [
             row
@@ -429,8 +434,8 @@ class Limits(Minimums):
         """
         self.require_stored()
         names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
-        held = self._database.read(lambda connection: tables.held_by_all(connection, names))
-        return {**dict.fromkeys(names, 0), **held}
+        amounts = self._database.read(lambda connection: tables.held_by_all(connection, names))
+        return {**dict.fromkeys(names, 0), **amounts}
 
     def _check_totals(self, limits: Mapping[str, int]) -> dict[str, int]:
         if not isinstance(limits, Mapping) or not limits:
@@ -474,7 +479,7 @@ class Limits(Minimums):
         }
         validation.refuse_unknown(checked, self._resources)
         span = (None if start is None else validation.moment("start", start), validation.moment("until", until))
-        with self._told(context):
+        with self._redacted(context):
             return self._changes.set_overrides(
                 named,
                 checked,
@@ -515,7 +520,7 @@ class Limits(Minimums):
         """
         named = validation.override_ids(ids)
         author = self._author(context, reason)
-        with self._told(context):
+        with self._redacted(context):
             return self._changes.cancel_overrides(
                 named, author, lambda *project: self._authority.may_set(context, *project)
             )
@@ -547,7 +552,7 @@ class Limits(Minimums):
         author = self._author(context, reason) if not dry_run else Author()
         made = changes.apply(wanted, author, operation="import", dry_run=dry_run)
         if not dry_run:
-            self._import_minimums(context, [one for one in made if one.action == "set minimum"], reason)
+            self._import_minimums(context, [change for change in made if change.action == "set minimum"], reason)
         return made
 
     # --- history ---
@@ -580,7 +585,7 @@ class Limits(Minimums):
         is_admin = validation.is_admin(context)
         if project_id is not None or not is_admin:
             project_id = validation.project_of(context, project_id)
-        if any(one is not None for one in (provider, pod, user_id)):
+        if any(value is not None for value in (provider, pod, user_id)):
             validation.admin_only(context, "history")
         if subject is not None and subject not in SUBJECTS:
             raise exceptions.InvalidName("subject", subject, f"the subjects are {', '.join(SUBJECTS)}")

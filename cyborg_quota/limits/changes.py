@@ -95,17 +95,17 @@ def read_all(database: Database, initial_limits: InitialLimits) -> StoredLimits:
 
     def attempt(connection: Connection) -> tuple[StoredLimits, bool]:
         before = change_log.generation(connection)
-        found = read(connection)
-        return found, change_log.generation(connection) == before
+        limits = read(connection)
+        return limits, change_log.generation(connection) == before
 
     def serialized(connection: Connection) -> StoredLimits:
         change_log.serialize(connection)
         return read(connection)
 
     for _ in range(_MAX_READS):
-        found, is_unchanged = database.read(attempt)
+        limits, is_unchanged = database.read(attempt)
         if is_unchanged:
-            return found
+            return limits
     return database.write(serialized)
 
 
@@ -168,21 +168,21 @@ class LimitChanges:
             generation = change_log.generation(connection)
             check_span(span[0] or now, span[1], now)
             new: list[LimitOverride] = []
-            found: list[LimitOverride] = []
+            equal_or_new: list[LimitOverride] = []
             for resource, limit in sorted(limits.items()):
                 made_at = (generation, len(new))
-                one = LimitOverride(made_at, project_id, resource, limit, span[0] or now, span[1], author.reason)
-                equal = _equal_to(one, family.overrides, has_start=span[0] is not None)
-                new += [] if equal else [one]
-                found.append(equal or one)
-            changes = [made(one) for one in new]
+                override = LimitOverride(made_at, project_id, resource, limit, span[0] or now, span[1], author.reason)
+                equal = _equal_to(override, family.overrides, has_start=span[0] is not None)
+                new += [] if equal else [override]
+                equal_or_new.append(equal or override)
+            changes = [made(override) for override in new]
             after = Timeline(family.tree, [*family.overrides, *new], now, (generation, 0))
             check_number(after.overrides, new)
             minimum_rules.refuse(self._problems(connection, family, after, changes, force=force), changes)
             if dry_run:
-                return found, None
+                return equal_or_new, None
             overrides.insert(connection, new)
-            return found, change_log.record(connection, author, changes)
+            return equal_or_new, change_log.record(connection, author, changes)
 
         return self._change(functools.partial(self._allowed_parent, project_id, allow), work, dry_run=dry_run)
 
@@ -194,13 +194,13 @@ class LimitChanges:
         """
 
         def work(connection: Connection, family: Timeline) -> tuple[list[LimitOverride], RecordedChanges | None]:
-            by_id = {one.id: one for one in family.overrides}
+            by_id = {override.id: override for override in family.overrides}
             for override_id in ids:
                 if override_id not in by_id:
                     raise exceptions.OverrideNotFound(override_id)
             ended = [by_id[override_id] for override_id in sorted(set(ids))]
-            left = [one for one in family.overrides if one not in ended]
-            changes = [cancelled(one) for one in ended]
+            left = [override for override in family.overrides if override not in ended]
+            changes = [cancelled(override) for override in ended]
             # (An override ends by itself anyway, whatever the minimums are.)
             minimum_rules.refuse(
                 find_problems(self._limits, dataclasses.replace(family, overrides=left), changes), changes
@@ -331,7 +331,7 @@ class LimitChanges:
                 RecordedChange.of_limit(project_id, key.resource_key, limit, None)
                 for key, limit in sorted(limits.items())
             ]
-            changes += [cancelled(one) for one in live]
+            changes += [cancelled(override) for override in live]
             changes.append(RecordedChange("remove project", project_id, None, edges[project_id], None))
             return None, change_log.record(connection, author, changes)
 
@@ -413,7 +413,7 @@ class LimitChanges:
             return charges.rows_of_totals(connection)
 
         def write(connection: Connection) -> tuple[bool | None, RecordedChanges | None]:
-            present = {one.resource: one.limit for one in tables.read_totals(connection)}
+            present = {total.resource: total.limit for total in tables.read_totals(connection)}
             known, rows = present.keys(), charges.rows_of_totals(connection)
             if must_exist and (missing := wanted.keys() - known - {key.resource for key in rows}):
                 raise exceptions.TotalLimitNotFound(missing)
@@ -435,7 +435,7 @@ class LimitChanges:
         def attempt() -> bool | None:
             counted.update(self._database.write(make_rows))
             for resource in sorted(
-                set(given) - {one.resource for one in self._database.read_synced(tables.read_totals)}
+                set(given) - {total.resource for total in self._database.read_synced(tables.read_totals)}
             ):
                 charges.renew_all_roots(self._database.write, resource)
             return self._history.change(self._database, write)
@@ -458,8 +458,8 @@ def plan(
 
 def _project_of(connection: Connection, override_id: str) -> tuple[str | None, str | None]:
     """The project of an override, and its parent."""
-    found = overrides.find(connection, override_id)
-    project_id = None if found is None else found.project_id
+    override = overrides.find(connection, override_id)
+    project_id = None if override is None else override.project_id
     return project_id, projects.parent_of(connection, project_id or "")
 
 
@@ -478,10 +478,10 @@ def check_span(starts_at: datetime.datetime, until: datetime.datetime, now: date
 
 def check_number(present: Iterable[LimitOverride], new: Iterable[LimitOverride]) -> None:
     """Raise TooManyOverrides if a limit of which one of the ``new`` overrides is has more than MAX_OVERRIDES."""
-    numbers = collections.Counter((one.project_id, one.resource) for one in present)
-    for one in new:
-        if numbers[one.project_id, one.resource] > MAX_OVERRIDES:
-            raise exceptions.TooManyOverrides(one.project_id, one.resource, MAX_OVERRIDES)
+    numbers = collections.Counter((override.project_id, override.resource) for override in present)
+    for override in new:
+        if numbers[override.project_id, override.resource] > MAX_OVERRIDES:
+            raise exceptions.TooManyOverrides(override.project_id, override.resource, MAX_OVERRIDES)
 
 
 def _equal_to(new: LimitOverride, present: Iterable[LimitOverride], *, has_start: bool) -> LimitOverride | None:
@@ -489,8 +489,10 @@ def _equal_to(new: LimitOverride, present: Iterable[LimitOverride], *, has_start
 
     It is not one in whose place another one, made later, applies during that time.
     """
-    of_key = (one for one in present if (one.project_id, one.resource) == (new.project_id, new.resource))
-    during = [one for one in of_key if one.until > new.starts_at and one.starts_at < new.until]
+    of_key = (
+        override for override in present if (override.project_id, override.resource) == (new.project_id, new.resource)
+    )
+    during = [override for override in of_key if override.until > new.starts_at and override.starts_at < new.until]
     last = during[-1] if during else None
     if last is None or (last.limit, last.until) != (new.limit, new.until):
         return None
@@ -521,22 +523,24 @@ def made_by_import(
     ``first``: the generation of the import, and the number of the first override among its changes.
     """
     lasting = [new for new in wanted if new.until > now]
-    present = collections.Counter((_what(one), one.starts_at) for one in live)
+    present = collections.Counter((_what(override), override.starts_at) for override in live)
     left = [new for new in lasting if new.starts_at is None or not _take(present, (_what(new), new.starts_at))]
     begun = collections.Counter(what for what, starts_at in present.elements() if starts_at <= now)
-    found: list[LimitOverride] = []
+    new_overrides: list[LimitOverride] = []
     for new in left:
         if new.starts_at is None and _take(begun, _what(new)):
             continue
         starts_at = new.starts_at or now
         check_span(starts_at, new.until, now)
-        made_at = (first[0], first[1] + len(found))
-        found.append(LimitOverride(made_at, new.project_id, new.resource, new.limit, starts_at, new.until, new.reason))
-    return found
+        made_at = (first[0], first[1] + len(new_overrides))
+        new_overrides.append(
+            LimitOverride(made_at, new.project_id, new.resource, new.limit, starts_at, new.until, new.reason)
+        )
+    return new_overrides
 
 
-def _what(one: LimitOverride | NewOverride) -> tuple[object, ...]:
-    return one.project_id, one.resource, one.limit, one.until
+def _what(override: LimitOverride | NewOverride) -> tuple[object, ...]:
+    return override.project_id, override.resource, override.limit, override.until
 
 
 def _take(counts: collections.Counter[Any], key: object) -> bool:
@@ -550,10 +554,10 @@ def _take(counts: collections.Counter[Any], key: object) -> bool:
 def _too_many(connection: Connection, changes: Iterable[RecordedChange]) -> list[Violation]:
     moved = {str(change.project_id) for change in changes if change.action == "move project"}
     rows = len(usages.row_ids(connection, moved))
-    most = MAX_MOVED_ROWS if dialects.of(connection).max_writers != 1 else MAX_MOVED_ROWS_OF_ONE_WRITER
-    if rows <= most:
+    maximum = MAX_MOVED_ROWS if dialects.of(connection).max_writers != 1 else MAX_MOVED_ROWS_OF_ONE_WRITER
+    if rows <= maximum:
         return []
-    return [Violation(_ROWS, None, None, {"moved": len(moved), "rows": rows, "most": most})]
+    return [Violation(_ROWS, None, None, {"moved": len(moved), "rows": rows, "most": maximum})]
 
 
 def _write(
@@ -592,7 +596,7 @@ def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterabl
         left = limited_ids - affected if key in keys else limited_ids
         if left:
             reasons += timeline.problems(limits.model, after, left, [key])
-    return list({str(one): one for one in reasons}.values())
+    return list({str(violation): violation for violation in reasons}.values())
 
 
 def _too_deep(after: LimitTree, placed: set[str]) -> list[Violation]:

@@ -180,8 +180,8 @@ class Document:
         given = [*self.defaults.items(), *self.totals.items()]
         given += [(key.resource, limit) for key, limit in self.project_limits.items()]
         limited = {resource for resource, limit in given if limit is not None}
-        limited.update(resource for some in self.minimums.values() for resource in some)
-        return limited | {one.resource for one in self.new_overrides}
+        limited.update(resource for amounts in self.minimums.values() for resource in amounts)
+        return limited | {override.resource for override in self.new_overrides}
 
 
 class _UniqueLoader(_Loader):  # type: ignore[misc]
@@ -389,7 +389,10 @@ def write(
     """The document of everything that is set, and of the whole tree. ``live``: the overrides that have not ended."""
     kept = grouped((minimums or {}).items(), lambda item: item[0].project_id)
     limits: dict[str, dict[str, int]] = {}
-    spans = {name: list(map(_written, some)) for name, some in grouped(live, lambda one: one.project_id).items()}
+    spans = {
+        name: list(map(_written, overrides))
+        for name, overrides in grouped(live, lambda override: override.project_id).items()
+    }
     pods: dict[str, dict[str, dict[str, int]]] = {}
     for (project_id, pod, resource), limit in sorted(
         ((key.project_id, key.pod, key.resource), limit) for key, limit in tree.project_limits.items()
@@ -409,14 +412,14 @@ def write(
         return {name: value for name, value in fields.items() if value}
 
     tops = [*tree.roots, *sorted(spans.keys() - set(tree.projects))]  # (those are not in the tree and have no limit)
-    top = {"total": {one.resource: one.limit for one in totals}} if totals else {}
+    top = {"total": {total.resource: total.limit for total in totals}} if totals else {}
     return {**top, "defaults": dict(sorted(tree.defaults.items())), "projects": [entry(top) for top in tops]}
 
 
-def _written(one: LimitOverride) -> dict[str, Any]:
-    span = {"from": f"{one.starts_at.isoformat()}Z", "until": f"{one.until.isoformat()}Z"}
-    reason = {} if one.reason is None else {"reason": one.reason}
-    return {"resource": one.resource, "limit": one.limit, **span, **reason}
+def _written(override: LimitOverride) -> dict[str, Any]:
+    span = {"from": f"{override.starts_at.isoformat()}Z", "until": f"{override.until.isoformat()}Z"}
+    reason = {} if override.reason is None else {"reason": override.reason}
+    return {"resource": override.resource, "limit": override.limit, **span, **reason}
 
 
 def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[RecordedChange]]:

@@ -141,13 +141,13 @@ def rows(
 ) -> list[TreeRow]:
     """The limits and usage of these projects, given as (depth, project_id); one row per project and resource."""
     resources = sorted({*tree.resources, *(key.resource for key in counters if key.is_whole)})
-    found = []
+    tree_rows = []
     for depth, name in projects:
         for resource in resources:
             limit = tree.limit(name, resource)
             limit = limit_if_missing if limit is None else limit
             now = counters.get(UsageKey(name, resource), Counters())
-            found.append(
+            tree_rows.append(
                 TreeRow(
                     name,
                     tree.parents.get(name),
@@ -161,4 +161,4 @@ def rows(
                     now.promised,
                 )
             )
-    return found
+    return tree_rows

@@ -81,7 +81,7 @@ def plan(
 def not_kept(growth: minimums.Growth, limits: Limits, path: Sequence[str]) -> list[Violation]:
     """The rows that would exceed their limits, as violations."""
     parents = dict(itertools.pairwise(path))
-    found = []
+    violations = []
     for key, (row, needed) in sorted(growth.items()):
         limit = limits.get(key)
         if limit is None or needed <= 0 or row.counted + needed <= limit:
@@ -92,17 +92,17 @@ def not_kept(growth: minimums.Growth, limits: Limits, path: Sequence[str]) -> li
         if key.project_id == TOTAL:
             kind, hidden = _NOT_KEPT_IN_TOTAL, _NOT_KEPT_IN_TOTAL_HIDDEN
         above = parents.get(key.project_id)
-        found.append(Violation(kind, key.project_id, None, figures, above=above, hidden=hidden))
-    return found
+        violations.append(Violation(kind, key.project_id, None, figures, above=above, hidden=hidden))
+    return violations
 
 
 def limits_of(bounds: Iterable[PathLimits]) -> dict[UsageKey, int]:
     """The lowest limit of each usage row, from what limits charges."""
-    found: dict[UsageKey, int] = {}
-    for one in (constraint for limits in bounds for constraint in limits.constraints):
-        if one.limit != UNLIMITED:
-            found[one.key] = min(one.limit, found.get(one.key, one.limit))
-    return found
+    lowest: dict[UsageKey, int] = {}
+    for constraint in (constraint for limits in bounds for constraint in limits.constraints):
+        if constraint.limit != UNLIMITED:
+            lowest[constraint.key] = min(constraint.limit, lowest.get(constraint.key, constraint.limit))
+    return lowest
 
 
 def limits_of_path(source: LimitDriver, state: PathState, wanted: Mapping[str, int]) -> dict[UsageKey, int]:
@@ -130,7 +130,7 @@ def _not_kept_after_move(
 ) -> list[Violation]:
     """``states``: those of the projects whose rows grow, at their new places. ``shared``: has the total limits."""
     limits = limits_of(source.bounds(states, {key.resource for key in growth}))
-    limits.update((one.key, one.limit) for one in source.totals(shared))
+    limits.update((constraint.key, constraint.limit) for constraint in source.totals(shared))
     return not_kept(growth, limits, ())
 
 
@@ -204,7 +204,7 @@ def problems_of_limits(
 
     owners = {change.project_id for change in changes}
     rows = usages.keeping(connection, None if None in owners else [str(project_id) for project_id in owners])
-    found = []
+    violations = []
     for key, row in sorted(rows.items()):
         needed = max(row.minimum, row.counted if source.bounds_subtree and row.promised else 0)
         was, now = before.of(key), after.of(key)
@@ -215,20 +215,20 @@ def problems_of_limits(
             figures = {"key": key.resource_key, "limit": limit, "minimum": row.minimum}
             figures |= {"used": row.subtree, "promised": row.promised}
             kind = _BELOW_MINIMUM if limit < row.minimum else _BELOW_PROMISED
-            found.append(Violation(kind, after.tree.parents.get(key.project_id), key.project_id, figures))
-    return found
+            violations.append(Violation(kind, after.tree.parents.get(key.project_id), key.project_id, figures))
+    return violations
 
 
 def problems_of_totals(rows: Mapping[UsageKey, Counters], changes: Iterable[RecordedChange]) -> list[Violation]:
     """The total limits that these changes lower below what is used and promised. ``rows``: what the totals count."""
-    found = []
-    for one in changes:
-        row = rows.get(one.key, Counters())
-        before, after = (limit if isinstance(limit, int) else math.inf for limit in (one.before, one.after))
+    violations = []
+    for change in changes:
+        row = rows.get(change.key, Counters())
+        before, after = (limit if isinstance(limit, int) else math.inf for limit in (change.before, change.after))
         if row.promised and after < min(before, row.counted):
-            figures = {"key": one.resource, "limit": after, "used": row.subtree, "promised": row.promised}
-            found.append(Violation(_BELOW_PROMISED.replace("{child}", "all projects"), None, None, figures))
-    return found
+            figures = {"key": change.resource, "limit": after, "used": row.subtree, "promised": row.promised}
+            violations.append(Violation(_BELOW_PROMISED.replace("{child}", "all projects"), None, None, figures))
+    return violations
 
 
 def clear(connection: Connection, project_id: str) -> list[RecordedChange]:

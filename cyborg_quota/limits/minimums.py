@@ -71,15 +71,15 @@ class Minimums(Projects):
                 self._tree.follow(reported, str(self._source.tree_source))
             return self._set_minimums(named, parent_id, wanted, author)
 
-        with self._told(context):
+        with self._redacted(context):
             return until_stable(attempt)
 
     def _import_minimums(self, context: Context, changes: Iterable[RecordedChange], reason: str | None) -> None:
         """Make these changes, in order. Raises LimitRefused if other calls have taken what was left meanwhile."""
         made: list[RecordedChange] = []
         try:
-            for project_id, some in itertools.groupby(changes, lambda one: str(one.project_id)):
-                wanted: Any = {one.resource: one.after for one in some}
+            for project_id, project_changes in itertools.groupby(changes, lambda change: str(change.project_id)):
+                wanted: Any = {change.resource: change.after for change in project_changes}
                 made += self.set_minimums(context, wanted, project_id, reason=reason)
         except exceptions.LimitRefused as refused:
             outcome = f"The limits and {len(made)} minimums of the document are set; import it again for the others."
@@ -117,8 +117,8 @@ class Minimums(Projects):
         named = validation.check_name("project_id", project_id)
         state = self._database.read(lambda connection: path_state.read(connection, named))
         limits = limits_of(self._source.bounds([state], sorted(resources)))
-        found: dict[str, tuple[str, int] | None] = dict.fromkeys(sorted(resources))
+        lowest: dict[str, tuple[str, int] | None] = dict.fromkeys(sorted(resources))
         for key, limit in sorted(limits.items(), key=lambda item: -item[1]):
-            if key.project_id != named and key.is_whole and key.resource in found:
-                found[key.resource] = key.project_id, limit
-        return found
+            if key.project_id != named and key.is_whole and key.resource in lowest:
+                lowest[key.resource] = key.project_id, limit
+        return lowest

@@ -70,7 +70,7 @@ class Projects(Subject):
         return self._source
 
     @contextlib.contextmanager
-    def _told(self, context: Context) -> Iterator[None]:
+    def _redacted(self, context: Context) -> Iterator[None]:
         """Make the sentences of a LimitRefused for this caller: without the ids of projects that it may not see."""
         try:
             yield
@@ -127,8 +127,8 @@ class Projects(Subject):
             raise exceptions.NotAuthorized(
                 "add_project", "an admin's context, because the service has no credentials for Keystone ([oslo_limit])"
             )
-        found = self._directory().get(project_id)
-        if found is None or found.parent_id != parent_id:
+        project = self._directory().get(project_id)
+        if project is None or project.parent_id != parent_id:
             raise exceptions.ProjectRefused(
                 project_id, f"is not below {parent_id} in Keystone; only an admin can add it"
             )
@@ -157,7 +157,7 @@ class Projects(Subject):
         project_id = validation.check_name("project_id", project_id)
         parent_id = validation.optional_name("parent_id", parent_id)
         self.require_own_tree()
-        with self._told(context):
+        with self._redacted(context):
             self._changes.set_parent(project_id, parent_id, self._author(context, reason), **is_new)
 
     @admin_call
@@ -194,10 +194,10 @@ class Projects(Subject):
         """See list_holders. ``which``: tables.HOLDING or tables.COUNTING."""
         if after != "":
             after = validation.check_name("after", after)
-        most = min(
+        maximum = min(
             validation.integer(count, 1, None, "The count must be an integer of at least 1"), MAX_LISTED_PROJECTS
         )
-        return self._database.read(lambda connection: tables.holders(connection, after, most, which))
+        return self._database.read(lambda connection: tables.holders(connection, after, maximum, which))
 
     @admin_call
     def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:
@@ -210,10 +210,10 @@ class Projects(Subject):
         """The limits of at most MAX_LISTED_PROJECTS projects, by project and resource, with each limit driver."""
         names = sorted(set(_checked(project_ids)))
         states = self._database.read(lambda connection: path_state.read_many(connection, names))
-        found: dict[str, dict[str, int]] = {}
+        limits: dict[str, dict[str, int]] = {}
         for key, limit in self._source.limits(states, self._resources.names()).items():
-            found.setdefault(key.project_id, {})[key.resource] = limit
-        return found
+            limits.setdefault(key.project_id, {})[key.resource] = limit
+        return limits
 
     @admin_call
     def import_projects(

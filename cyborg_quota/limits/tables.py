@@ -73,17 +73,17 @@ def read_page(connection: Connection, page: Page) -> list[LimitRecord]:
     """The defaults, and then the limits of projects, without overrides and those per pod, as the database sorts the
     names. Raises MarkerNotFound.
     """
-    found: list[LimitRecord] = []
+    records: list[LimitRecord] = []
     if page.after is None or page.after[0] is None:
         rows = connection.execute(_page_of_defaults(connection, page))
-        found += [LimitRecord(None, row.resource, row.hard_limit) for row in rows]
-    rest = dataclasses.replace(page, limit=None if page.limit is None else page.limit - len(found))
+        records += [LimitRecord(None, row.resource, row.hard_limit) for row in rows]
+    rest = dataclasses.replace(page, limit=None if page.limit is None else page.limit - len(records))
     if rest.limit != 0:
         rows = connection.execute(
             paging.of_project_rows(connection, _LIMITS, project_limits, rest, project_limits.c.pod == "")
         )
-        found += [LimitRecord(row.project_id, row.resource, row.hard_limit) for row in rows]
-    return found
+        records += [LimitRecord(row.project_id, row.resource, row.hard_limit) for row in rows]
+    return records
 
 
 def read_in_pods(
@@ -225,18 +225,18 @@ def holders(
     Also returns the project after which the next ones begin; None: there are no more. There may be fewer than
     ``count``: it reads the projects that have rows in batches, and not more than MAX_BATCHES.
     """
-    found: list[str] = []
+    names: list[str] = []
     size = max(count, BATCH_PROJECTS)
     for _ in range(MAX_BATCHES):
         known = connection.execute(_known_after(after, size, which)).scalars().all()
-        held = set(connection.execute(_fulfilling(after, known[-1], which)).scalars()) if known else set()
-        found += [project_id for project_id in known if project_id in held]
-        if len(found) > count:
-            return found[:count], found[count - 1]
+        fulfilling = set(connection.execute(_fulfilling(after, known[-1], which)).scalars()) if known else set()
+        names += [project_id for project_id in known if project_id in fulfilling]
+        if len(names) > count:
+            return names[:count], names[count - 1]
         if len(known) < size:
-            return found, None
+            return names, None
         after = known[-1]
-    return found, after
+    return names, after
 
 
 def _known_after(after: str, count: int, which: Sequence[Condition]) -> sa.Select[Any]:
@@ -260,18 +260,18 @@ def _fulfilling(after: str, last: str, which: Sequence[Condition]) -> sa.Compoun
 
 def holdings(connection: Connection, project_ids: Collection[str]) -> list[Holding]:
     """The usage, all limits and the numbers of overrides of these projects, sorted by their keys."""
-    some = sorted(project_ids)
-    own_limits = of_projects(connection, some)
-    held = _held(connection, some)
+    names = sorted(project_ids)
+    own_limits = of_projects(connection, names)
+    amounts = _held(connection, names)
     if not all(key.is_whole for key in own_limits):
-        parts = _held(connection, some, whole=False)
-        held |= {key: parts[key] for key in own_limits if key in parts}
-    rows = connection.execute(overrides.of_projects_query(some)).all()
+        parts = _held(connection, names, whole=False)
+        amounts |= {key: parts[key] for key in own_limits if key in parts}
+    rows = connection.execute(overrides.of_projects_query(names)).all()
     numbers = Counter(UsageKey(row.project_id, row.resource) for row in rows)
     active = {UsageKey(row.project_id, row.resource) for row in rows if row.is_active}
     return [
-        Holding(key, *held.get(key, (0, 0)), own_limits.get(key), numbers[key], key in active)
-        for key in sorted({*held, *own_limits, *numbers})
+        Holding(key, *amounts.get(key, (0, 0)), own_limits.get(key), numbers[key], key in active)
+        for key in sorted({*amounts, *own_limits, *numbers})
     ]
 
 
@@ -286,6 +286,6 @@ def held_by_all(connection: Connection, resources: Collection[str]) -> dict[str,
     return {resource: int(used) + int(reserved) for resource, used, reserved in rows}
 
 
-def _held(connection: Connection, some: Sequence[str], *, whole: bool = True) -> dict[UsageKey, tuple[int, int]]:
-    rows = connection.execute(usages.held_query(some, whole=whole))
+def _held(connection: Connection, project_ids: Sequence[str], *, whole: bool = True) -> dict[UsageKey, tuple[int, int]]:
+    rows = connection.execute(usages.held_query(project_ids, whole=whole))
     return {UsageKey(*key): (used, reserved) for *key, used, reserved in rows}
