@@ -111,7 +111,7 @@ class Hours(Subject):
         validation.refuse_unknown(amounts, self._resources)
 
         def work(connection: Connection) -> list[RecordedChange]:
-            before = {one.resource: one for one in tables.read(connection, [named], amounts)}
+            before = {budget.resource: budget for budget in tables.read(connection, [named], amounts)}
             now = clock.month_of(clock.read_second(connection))
             if ends is not None and ends <= now:
                 raise exceptions.InvalidRequest(f"The period is over: it ended on {until}.")
@@ -165,22 +165,24 @@ class Hours(Subject):
     ) -> None:
         """Delete budgets of a project: those of ``resources``, or all. Raises BudgetNotFound, NotAuthorized."""
         named = validation.one_project(context, "delete_budget", project_id, "a budget is that of a project")
-        names = None if resources is None else [validation.check_name("resource", one) for one in resources]
+        names = None if resources is None else [validation.check_name("resource", name) for name in resources]
 
         def work(connection: Connection) -> list[RecordedChange]:
-            found = self._required(connection, named, names)
-            tables.delete(connection, named, [one.resource for one in found])
-            return [RecordedChange("delete budget", named, one.resource, _values(one), None) for one in found]
+            budgets = self._required(connection, named, names)
+            tables.delete(connection, named, [budget.resource for budget in budgets])
+            return [
+                RecordedChange("delete budget", named, budget.resource, _values(budget), None) for budget in budgets
+            ]
 
         self._change(context, "delete_budget", named, work, resources=names, reason=reason)
 
     @staticmethod
     def _required(connection: Connection, project_id: str, resources: Any) -> list[Budget]:
-        found = tables.read(connection, [project_id], resources)
-        missing = sorted(set(resources or ()) - {one.resource for one in found})
-        if missing or not found:
+        budgets = tables.read(connection, [project_id], resources)
+        missing = sorted(set(resources or ()) - {budget.resource for budget in budgets})
+        if missing or not budgets:
             raise exceptions.BudgetNotFound(project_id, missing[0] if missing else None)
-        return found
+        return budgets
 
     def _authorize(
         self, context: Context, call: str, project_id: str, resources: Collection[str] | None, connection: Connection
@@ -191,7 +193,8 @@ class Hours(Subject):
         parent_id = projects.parent_of(connection, project_id)
         if parent_id is not None and self._authority.may_set(context, project_id, parent_id):
             own, bounded = (
-                {one.resource for one in tables.read(connection, [name], resources)} for name in (project_id, parent_id)
+                {budget.resource for budget in tables.read(connection, [name], resources)}
+                for name in (project_id, parent_id)
             )
             if bounded.issuperset(own if resources is None else resources):
                 return
@@ -255,9 +258,11 @@ class Hours(Subject):
         rows = in_pages(
             lambda last: self._read(None, resources, last or after, _ROWS_A_PAGE),
             _ROWS_A_PAGE,
-            lambda one: one.budget.key[:2],
+            lambda record: record.budget.key[:2],
         )
-        return (one for one in rows if above is None or (one.use is not None and _percent(one.use) >= above))
+        return (
+            record for record in rows if above is None or (record.use is not None and _percent(record.use) >= above)
+        )
 
     def _read(
         self,
@@ -269,12 +274,14 @@ class Hours(Subject):
         """Budgets, as ``tables.read`` selects them, and what is used of them."""
 
         def read(connection: Connection) -> list[BudgetRecord]:
-            found = tables.read(connection, project_ids, resources, after, limit)
-            periods = {one.budget.key: one for one in tables.periods(connection, found, self._ahead)[0]}
-            keys = [ResourceKey(name) for name in sorted({one.resource for one in found})]
-            rows = usages.read(connection, {one.project_id for one in found}, keys)
+            budgets = tables.read(connection, project_ids, resources, after, limit)
+            periods = {period.budget.key: period for period in tables.periods(connection, budgets, self._ahead)[0]}
+            keys = [ResourceKey(name) for name in sorted({budget.resource for budget in budgets})]
+            rows = usages.read(connection, {budget.project_id for budget in budgets}, keys)
             at = clock.read_second(connection)
-            return [_record(one, periods.get(one.key), rows.get(one.key, Counters()), at) for one in found]
+            return [
+                _record(budget, periods.get(budget.key), rows.get(budget.key, Counters()), at) for budget in budgets
+            ]
 
         return self._untimed.read(read)
 
@@ -284,18 +291,18 @@ class Hours(Subject):
 
         Each threshold is returned once in a period, on one host; once more after the budget was set again.
         """
-        found = []
+        notices = []
         for budget, use, *_ in self._all(_NOTIFIED[0]):
             if use is None or not use.spent:
                 continue
-            level = max(one for one in _NOTIFIED if _percent(use) >= one)
+            level = max(threshold for threshold in _NOTIFIED if _percent(use) >= threshold)
             period, last = clock.month_number(use.begins), (budget.notified_period, budget.notified_level)
             claim = functools.partial(tables.claim_notified, budget=budget, period=period, level=level)
             # (A period that has ended, by the clock of another node, is not notified again.)
             if (period, level) > last and self._database.write(claim):
                 before, since = last[1] if last[0] == period else 0, f"{use.begins:%Y-%m-%d}"
-                found.append(BudgetNotice(*budget.key[:2], use.hours, round(use.spent, 1), since, before, level))
-        return found
+                notices.append(BudgetNotice(*budget.key[:2], use.hours, round(use.spent, 1), since, before, level))
+        return notices
 
     # --- the report ---
 
@@ -326,22 +333,22 @@ class Hours(Subject):
                 f"The first month of a report must be from 2020-01 to the last month, not {start:%Y-%m}"
                 f" (the last is {until:%Y-%m})."
             )
-        most = validation.row_limit(limit)
+        maximum = validation.row_limit(limit)
 
         def read(connection: Connection) -> list[MonthlyUsage]:
             below = projects.subtree_edges(connection, named) if tree and named is not None else ()
             names = None if named is None else sorted([named, *below])
             last = None if after is None else UsageKey(*after[:2])
-            found: list[MonthlyUsage] = []
+            rows: list[MonthlyUsage] = []
             for chunk in (None,) if names is None else chunks(names, _ROWS_A_PAGE):
                 if last is not None and (chunk is None or last.project_id in chunk):
                     keys = [last]  # (there may be later months of this row)
                 else:
                     keys = meters.usage_keys(connection, chunk, last, _ROWS_A_PAGE)
-                while keys and (most is None or len(found) < most):
-                    found += [one for one in _used(connection, keys, months) if after is None or one[:3] > after]
+                while keys and (maximum is None or len(rows) < maximum):
+                    rows += [row for row in _used(connection, keys, months) if after is None or row[:3] > after]
                     keys = meters.usage_keys(connection, chunk, keys[-1], _ROWS_A_PAGE)
-            return found[:most]
+            return rows[:maximum]
 
         return self._untimed.read(read)
 
@@ -350,13 +357,13 @@ def _used(connection: Connection, keys: Sequence[UsageKey], months: Sequence[int
     used, at = meters.used_before(connection, keys), clock.read_second(connection)
     now = clock.month_of(at)
     rows = usages.read(connection, {key.project_id for key in keys}, [ResourceKey(key.resource) for key in keys])
-    found = []
+    monthly = []
     for key in keys:
         for month in range(months[0], min(months[-1], now) + 1):
             end = used(key, month + 1) if month < now else rows.get(key, Counters()).used_until(at)
             if amount := end - used(key, month):
-                found.append(MonthlyUsage(*key[:2], clock.date_of(month).date(), amount))
-    return found
+                monthly.append(MonthlyUsage(*key[:2], clock.date_of(month).date(), amount))
+    return monthly
 
 
 def _record(budget: Budget, period: BudgetPeriod | None, counters: Counters, at: int) -> BudgetRecord:
@@ -380,8 +387,10 @@ def _amounts(
         raise exceptions.InvalidRequest(f"{what} must map resources to hours, and name at least one.")
     rule = f"must be a whole number of hours from {least} to {MAX_HOURS}"
     return {
-        validation.check_name("resource", name): validation.integer(one, least, MAX_HOURS, f"{what} of {name} {rule}")
-        for name, one in hours.items()
+        validation.check_name("resource", name): validation.integer(
+            number, least, MAX_HOURS, f"{what} of {name} {rule}"
+        )
+        for name, number in hours.items()
     }
 
 
@@ -395,7 +404,7 @@ def _span(
         return PERIODS[every], None, None
     if start is None or until is None:
         raise exceptions.InvalidRequest(f"A single period needs its start and its end; only {start or until} is given.")
-    if wrong := [one for one in (start, until) if one.day != 1]:
+    if wrong := [day for day in (start, until) if day.day != 1]:
         raise exceptions.InvalidRequest(f"A period begins and ends with the first day of a month, not {wrong[0]}.")
     starts, ends = clock.month_number(start), clock.month_number(until)
     if not 0 <= starts < ends:
