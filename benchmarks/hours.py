@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from benchmarks import tree
 from benchmarks.report import Report
-from cyborg_quota.hours.api import MAX_HOURS
+from cyborg_quota.types import MAX_AMOUNT
 from tests import base
 
 TREE = {"root": None, "middle": "root", "leaf": "middle"}
@@ -17,7 +17,7 @@ def make_cloud(backend: str) -> str:
     engine = tree.make_engine(url)
     for project_id, parent_id in TREE.items():
         engine.limits.add_project(base.ADMIN, project_id, parent_id)
-        engine.hours.set_budget(base.ADMIN, {"gpu": MAX_HOURS}, project_id)
+        engine.hours.set_budget(base.ADMIN, {"gpu": MAX_AMOUNT}, project_id)
     engine.close()
     return url
 

@@ -38,7 +38,6 @@ from cyborg_quota.types.hours import (
 )
 from cyborg_quota.validation import Context
 
-MAX_HOURS: Final = MAX_AMOUNT
 _NOTIFIED: Final = (80, 100)
 """The percentages of a budget that are notified."""
 _ROWS_A_PAGE: Final = 500
@@ -139,7 +138,7 @@ class Hours(Subject):
         BudgetNotFound.
         """
         named = validation.one_project(context, "adjust_budget", project_id, "a budget is that of a project")
-        amounts = _amounts("A correction", hours, least=-MAX_HOURS)
+        amounts = _amounts("A correction", hours, least=-MAX_AMOUNT)
 
         def work(connection: Connection) -> list[RecordedChange]:
             now = clock.month_of(clock.read_second(connection))
@@ -293,8 +292,7 @@ class Hours(Subject):
         """
         notices = []
         for budget, use, *_ in self._all(_NOTIFIED[0]):
-            if use is None or not use.spent:
-                continue
+            assert use is not None and use.spent, "a percentage of it is spent"
             level = max(threshold for threshold in _NOTIFIED if _percent(use) >= threshold)
             period, last = clock.month_number(use.begins), (budget.notified_period, budget.notified_level)
             claim = functools.partial(tables.claim_notified, budget=budget, period=period, level=level)
@@ -376,7 +374,7 @@ def _record(budget: Budget, period: BudgetPeriod | None, counters: Counters, at:
 
 def _percent(use: BudgetUse) -> float:
     if not use.hours:
-        return 100.0 if use.spent else 0.0
+        return 100.0 if (use.spent or 0) > 0 else 0.0
     return 100 * (use.spent or 0) / use.hours
 
 
@@ -385,10 +383,12 @@ def _amounts(
 ) -> dict[str, int]:
     if not isinstance(hours, Mapping) or not (hours or is_empty_permitted):
         raise exceptions.InvalidRequest(f"{what} must map resources to hours, and name at least one.")
-    rule = f"must be a whole number of hours from {least} to {MAX_HOURS}"
     return {
         validation.check_name("resource", name): validation.integer(
-            number, least, MAX_HOURS, f"{what} of {name} {rule}"
+            number,
+            least,
+            MAX_AMOUNT,
+            f"{what} of {name} must be a whole number of hours from {least} to {MAX_AMOUNT}",
         )
         for name, number in hours.items()
     }

@@ -59,6 +59,8 @@ class TestNotices(HoursTestCase):
         self.take_notices()
         self.hours.set_budget(ADMIN, {"gpu": 0}, "org")
         self.hours.set_budget(ADMIN, {"gpu": 0}, "elsewhere")
+        self.hours.set_budget(ADMIN, {"gpu": 0}, "given back")
+        self.hours.adjust(ADMIN, {"gpu": -5}, "given back")
         self.assertEqual(1, len(self.hours.notices(ADMIN)), "that of org")
         with clouds.captured() as statements:
             self.assertEqual([], self.hours.notices(ADMIN))
