@@ -23,6 +23,8 @@ RACED = 16
 """The number of tenants for which all processes select."""
 MOVED = 8
 """The number of tenants whose bindings move."""
+PREFERRED = 20
+"""The number of tenants whose bindings show that each call prefers another pod."""
 PODS = 5
 SPECS = {"purpose": "CAD", "hw:cpu_policy": "dedicated"}
 
@@ -157,13 +159,13 @@ class TestZones(base.LedgerTestCase):
         return [(one.availability_zone, one.pod) for _, one in found]
 
     def test_without_a_zone(self) -> None:
+        preferred = {self.select(f"other{number}", None) for number in range(PREFERRED)}
+        self.assertGreater(len(preferred), 1, "each call prefers another pod")
         for tenant, found in enumerate(self.race(None)):
             ((_, pod),) = self.bound(tenant)
             self.assertEqual({pod}, set(found))
         history = self.pods.list_bindings(ADMIN, history=True)
-        self.assertEqual(MOVED + 1, len(history), "no binding has moved")
-        preferred = {self.select(f"other{number}", None) for number in range(20)}
-        self.assertGreater(len(preferred), 1, "each call prefers another pod")
+        self.assertEqual(PREFERRED + MOVED + 1, len(history), "no binding has moved")
         self.assert_invariants()
 
     def test_with_and_without_a_zone(self) -> None:
