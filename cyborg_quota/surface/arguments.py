@@ -189,9 +189,13 @@ def moment(text: str) -> datetime.datetime:
     return time if time.utcoffset() is not None else time.replace(tzinfo=datetime.timezone.utc)
 
 
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+
+
 def _date(text: str, rest: str, what: str) -> datetime.date:
     try:
-        return datetime.date.fromisoformat(text + rest)
+        # (From Python 3.11 on, fromisoformat parses other forms, too.)
+        return datetime.date.fromisoformat(text + rest if _DATE.fullmatch(text + rest) else "")
     except ValueError:
         raise argparse.ArgumentTypeError(f"{abbreviated(text)}: write {what}") from None
 
