@@ -76,7 +76,7 @@ def worker(url: str, leaves: list[str], resources: tuple[str, ...] = ("gpu",)) -
 
 
 def run_rule(report: Report, backend: str, url: str, rule: str, *, must: float, rounds: int, seconds: float) -> None:
-    """The rate of ``gpu``, which a rule bounds, as a part of that of ``fpga``, which it does not, of project leaf."""
+    """Compare reserve + commit of ``gpu``, which the rule bounds, with that of ``fpga``, which it does not bound."""
     variants = {"without": worker(url, ["leaf"], ("fpga",)), "with": worker(url, ["leaf"])}
     for processes in (1, 4) if backend != "sqlite" else (1,):
         case = f"{rule}, {processes} process{'es' * (processes > 1)}"

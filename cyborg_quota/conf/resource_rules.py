@@ -156,7 +156,7 @@ class ResourceMap:
 
 
 def _heaviest(charged: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Of each resource the largest weight."""
+    """The largest weight of each resource."""
     weights: dict[str, int] = {}
     for resource, weight in charged:
         weights[resource] = max(weight, weights.get(resource, 0))

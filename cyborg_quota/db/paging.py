@@ -84,7 +84,7 @@ def given(*wanted: tuple[sa.ColumnElement[Any], object]) -> list[sa.ColumnElemen
 
 
 def among(*wanted: tuple[sa.ColumnElement[Any], Iterable[Any] | None]) -> list[sa.ColumnElement[bool]]:
-    """The conditions that these columns have one of these values; without those whose values are None."""
+    """The conditions that each column has one of its values. Values None: no condition for this column."""
     return [column.in_(sorted(values)) for column, values in wanted if values is not None]
 
 

@@ -382,7 +382,7 @@ def keeping(
     # (SQLite takes at most 32,766 parameters.)
     parts = [None] if project_ids is None else chunks(sorted(project_ids), 10_000)
     queries = (query.where(*paging.among((_usage.project_id, names))) for names in parts)
-    return {key: row for one in queries for key, row in _counters(connection, one).items()}
+    return {key: row for part in queries for key, row in _counters(connection, part).items()}
 
 
 def is_any_held(connection: sa.Connection, project_id: str) -> bool:

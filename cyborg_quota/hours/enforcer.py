@@ -21,7 +21,7 @@ class BudgetEnforcer(Enforcer):
     """Reads the budgets of the projects of a path."""
 
     def __init__(self, parts: Parts, hours_ahead: int | None) -> None:
-        """``hours_ahead``: for how long all that a project holds must be paid for when it reserves. None: one hour."""
+        """``hours_ahead``: for how many hours the budget must pay for all that is held after a reserve. None: 1."""
         self.parts: Final = parts
         self.ahead: Final = (hours_ahead or 1) * HOUR
 

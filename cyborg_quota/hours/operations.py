@@ -96,7 +96,7 @@ _DAY: Final[dict[str, Any]] = {
 
 
 def _text_of_month(text: str) -> str:
-    """The text, which the client sends as it is, of a valid month."""
+    """Check a month. Returns the text, which the client sends."""
     arguments.month(text)
     return text
 

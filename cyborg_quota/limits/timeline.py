@@ -40,7 +40,7 @@ class Timeline:
         return tree
 
     def of(self, key: UsageKey) -> Timeline:
-        """With the overrides and the own limit of this key only."""
+        """This timeline with only the overrides and the own limit of this key."""
         own = {key: self.tree.project_limits[key]} if key in self.tree.project_limits else {}
         return dataclasses.replace(
             self,
