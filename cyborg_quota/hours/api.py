@@ -333,22 +333,20 @@ class Hours(Subject):
             )
         maximum = validation.row_limit(limit)
 
-        def read(connection: Connection) -> list[MonthlyUsage]:
+        def rows(connection: Connection) -> Iterator[MonthlyUsage]:
             below = projects.subtree_edges(connection, named) if tree and named is not None else ()
             names = None if named is None else sorted([named, *below])
             last = None if after is None else UsageKey(*after[:2])
-            rows: list[MonthlyUsage] = []
             for chunk in (None,) if names is None else chunks(names, _ROWS_A_PAGE):
                 if last is not None and (chunk is None or last.project_id in chunk):
                     keys = [last]  # (there may be later months of this row)
                 else:
                     keys = meters.usage_keys(connection, chunk, last, _ROWS_A_PAGE)
-                while keys and (maximum is None or len(rows) < maximum):
-                    rows += [row for row in _used(connection, keys, months) if after is None or row[:3] > after]
+                while keys:
+                    yield from (row for row in _used(connection, keys, months) if after is None or row[:3] > after)
                     keys = meters.usage_keys(connection, chunk, keys[-1], _ROWS_A_PAGE)
-            return rows[:maximum]
 
-        return self._untimed.read(read)
+        return self._untimed.read(lambda connection: list(itertools.islice(rows(connection), maximum)))
 
 
 def _used(connection: Connection, keys: Sequence[UsageKey], months: Sequence[int]) -> list[MonthlyUsage]:

@@ -332,6 +332,9 @@ class TestList(BudgetTestCase):
         self.assertEqual(expected, [row[:2] for row in rows])
         reads = [values for text, values in clouds.queries(statements) if "FROM quota_usages" in text]
         self.assertLess(max(map(len, reads)), 3 * self.ROWS)
+        with clouds.captured() as of_a_page:
+            self.hours.report(ADMIN, BEGIN, BEGIN, "root", tree=True, limit=1)
+        self.assertEqual(3, len([text for text, _ in clouds.queries(of_a_page) if "FROM quota_usages" in text]))
         found: list[tuple[str, str, datetime.date]] = []
         while page := self.hours.report(
             ADMIN, BEGIN, BEGIN, "root", tree=True, limit=3, after=found[-1] if found else None
