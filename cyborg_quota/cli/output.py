@@ -10,7 +10,6 @@ from typing import IO, Any, Final, TextIO
 
 from cliff import columns
 from cliff.formatters import base, commaseparated
-from stevedore import extension
 
 from cyborg_quota.cli.errors import BadUsage, printable
 from cyborg_quota.surface.formats import Cell
@@ -42,7 +41,7 @@ def known_columns() -> Iterator[None]:
         raise BadUsage(str(error)) from None
 
 
-class _CSV(commaseparated.CSVLister, base.SingleFormatter):
+class CSV(commaseparated.CSVLister, base.SingleFormatter):
     """Prints one object as CSV with one row; cliff has CSV only for lists."""
 
     def emit_one(
@@ -53,13 +52,6 @@ class _CSV(commaseparated.CSVLister, base.SingleFormatter):
         parsed_args: argparse.Namespace,
     ) -> None:
         self.emit_list(column_names, [data], stdout, parsed_args)
-
-
-def with_csv(plugins: Any) -> Any:
-    """Add CSV to cliff's formatters of one object. (An entry point would add it to every cliff program.)"""
-    none: Any = None  # no entry point, and no plugin to load
-    plugins.extensions.append(extension.Extension("csv", none, none, _CSV()))
-    return plugins
 
 
 @contextmanager

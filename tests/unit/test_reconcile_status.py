@@ -3,33 +3,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import types
-from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 from oslotest import base
 
-from cyborg_quota.cli.reconcile import Reconcile
+from cyborg_quota.cli import reconcile
 from cyborg_quota.cyborg.diff import Difference, Record, Report
 from tests.unit.test_reconcile_diff import charge
 
 
 class TestStatus(base.BaseTestCase):
     def result(self, report: Callable[..., None], *arguments: Any) -> tuple[int, str]:
-        """The exit status, and what a method of the command prints."""
-        command = Reconcile.__new__(Reconcile)
-        command.status, command.app = 0, types.SimpleNamespace(NAME="cyborg-quota")  # type: ignore[assignment]
-        with contextlib.redirect_stderr(io.StringIO()) as printed:
-            report(command, *arguments)
-        return command.status, printed.getvalue()
+        """The exit status, and what a part of the command prints."""
+        printed: list[str] = []
+        run = types.SimpleNamespace(status=0, print_message=printed.append, conf=mock.Mock(), engine=mock.Mock())
+        report(run, *arguments)
+        return run.status, "".join(f"{line}\n" for line in printed)
 
     def report_others(self, report: Report) -> tuple[int, str]:
-        return self.result(Reconcile._report_others, report)
+        return self.result(reconcile._report_others, report)
 
     def heal(self, differences: list[Difference], repaired: list[Difference]) -> tuple[int, str, list[Any]]:
         """The exit status, what is printed, and the columns arq and result, of a repair that has repaired these."""
@@ -37,10 +33,8 @@ class TestStatus(base.BaseTestCase):
         found = mock.Mock(find=lambda: Report(9, differences), heal=lambda *_arguments, **_options: repaired)
         rows: list[Any] = []
 
-        def run(command: Reconcile) -> None:
-            command.app.conf = command.app.engine = mock.Mock()  # type: ignore[misc]
-            parsed = Namespace(cyborg_config_file=None, grace=None, claim_source=None, heal=True, force=False)
-            rows.extend(command.take_action(parsed)[1])
+        def run(command: Any) -> None:
+            rows.extend(reconcile._reconcile(command, None, None, None, heal=True, force=False))
 
         with mock.patch(f"{host}.records", uncounted={}) as records, mock.patch(f"{host}.reconciler") as reconciler:
             records.return_value.uncounted = {}
@@ -54,24 +48,22 @@ class TestStatus(base.BaseTestCase):
         status, text = self.report_others(Report(1, [], unclaimed=2))
         self.assertEqual(0, status)
         self.assertIn("2 more ARQs are charged correctly, but without a source", text)
-        rest = (
-            "cyborg-quota: 3 further differences are not listed. Run the command again when those above are repaired.\n"
-        )
+        rest = "3 further differences are not listed. Run the command again when those above are repaired.\n"
         self.assertEqual((1, rest), self.report_others(Report(9, [lost], omitted={"lost": 3})))
         foreign = dataclasses.replace(lost, is_own=False)
         status, text = self.report_others(Report(9, [foreign], omitted={"foreign": 4}))
         self.assertEqual((1, 2), (status, text.count("\n")))
-        self.assertIn("cyborg-quota: 5 of these ARQs have charges without a source", text)
+        self.assertIn("5 of these ARQs have charges without a source", text)
 
     def test_a_difference_is_left(self) -> None:
         attached = Record("a", "p1", "i1", {"gpu": 1})
         done, failed, half = (Difference("not charged", arq, (), attached) for arq in "abc")
         others = dataclasses.replace(failed, arq="d", is_own=False)
         status, text, rows = self.heal([done], [done])
-        self.assertEqual((0, "cyborg-quota: Differences repaired: 1.\n"), (status, text))
+        self.assertEqual((0, "Differences repaired: 1.\n"), (status, text))
         self.assertEqual([("a", "repaired")], rows)
         only_released = dataclasses.replace(half, problem="released, not charged")
         status, text, rows = self.heal([done, failed, half, others], [done, only_released])
         self.assertEqual(1, status)
-        self.assertIn("Differences repaired: 1.\ncyborg-quota: 2 differences were not repaired; the log has", text)
+        self.assertIn("Differences repaired: 1.\n2 differences were not repaired; the log has", text)
         self.assertEqual([("a", "repaired"), *((arq, "not repaired") for arq in "bcd")], rows)
