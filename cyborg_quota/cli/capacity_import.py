@@ -7,7 +7,7 @@ import csv
 import dataclasses
 import decimal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TextIO
 
 from cyborg_quota import exceptions, units, validation
@@ -30,69 +30,42 @@ _OF_PROVIDERS: Final = ("uuid", "parent", "pod", "can_host")
 _ALL: Final = (*_REQUIRED, *_INTEGERS, "allocation_ratio", *_OF_PROVIDERS)
 
 
-@dataclasses.dataclass
-class _Provider:
-    line: int
-    details: dict[str, str | None]
-    inventories: dict[str, Inventory] = dataclasses.field(default_factory=dict)
-
-
 def _import(
     run: base.Run, file: str | None, source: str | None, progress: Callable[[int], object], **given: Any
 ) -> list[Change]:
     if (file is None) == (source is None):
         raise BadUsage("Give either a CSV file, or --from placement or --from cyborg.")
+    capacity, counted = run.engine.capacity, [resource.name for resource in run.engine.list_resources()]
     if source is not None:
-        return _import_service(run, source, progress=progress, **given)
+        try:
+            from cyborg_quota.capacity.imports import plan
+        except ImportError as error:
+            raise exceptions.ConfigurationError(f"--from needs {error.name}: install cyborg_quota[keystone].") from None
+        return plan.run(run.conf, capacity, counted, run.context, source, progress=progress, **given)
     if given["nested"]:
         raise BadUsage("--nested needs --from placement or --from cyborg; a file has the column parent.")
-    wanted = _wanted(run, _read(str(file)))
-    importer = CapacityImporter(
-        run.engine.capacity, run.context, _counted(run), reason=given["reason"], knows_use=False
-    )
-    return importer.run(lambda: wanted, dry_run=given["dry_run"], progress=progress)
+    lines = _read(str(file))
+    _check_known(run, lines)
+    importer = CapacityImporter(capacity, run.context, counted, reason=given["reason"], knows_use=False)
+    return importer.run(lambda: list(lines.values()), dry_run=given["dry_run"], progress=progress)
 
 
-def _counted(run: base.Run) -> list[str]:
-    return [resource.name for resource in run.engine.list_resources()]
-
-
-def _wanted(run: base.Run, providers: dict[str, _Provider]) -> list[WantedProvider]:
-    """The providers, whose parents and pods are known. Raises BadUsage."""
+def _check_known(run: base.Run, lines: Mapping[int, WantedProvider]) -> None:
+    """Raise BadUsage unless the parents and the pods of the providers are known."""
     known = {
         name for provider in run.engine.capacity.list_providers(run.context) for name in (provider.name, provider.uuid)
     }
     pods = {pod.name for pod in run.engine.pods.list_pods(run.context)}
-    for name, wanted in providers.items():
-        parent, pod = wanted.details["parent"], wanted.details["pod"]
-        if parent is not None and parent not in known:
-            raise BadUsage(f"line {wanted.line}: the parent {parent!a} is not known; put it before its children.")
-        if pod is not None and pod not in pods:
-            raise BadUsage(f"line {wanted.line}: the pod {pod!a} is not known; add it with `pod create`.")
-        known.add(name)
-    return [
-        WantedProvider(
-            name,
-            uuid=wanted.details["uuid"],
-            parent=wanted.details["parent"],
-            pod=wanted.details["pod"],
-            can_host=None if wanted.details["can_host"] is None else wanted.details["can_host"] == "true",
-            inventories=wanted.inventories,
-        )
-        for name, wanted in providers.items()
-    ]
+    for line, wanted in lines.items():
+        if wanted.parent is not None and wanted.parent not in known:
+            raise BadUsage(f"line {line}: the parent {wanted.parent!a} is not known; put it before its children.")
+        if wanted.pod is not None and wanted.pod not in pods:
+            raise BadUsage(f"line {line}: the pod {wanted.pod!a} is not known; add it with `pod create`.")
+        known.add(wanted.name)
 
 
-def _import_service(run: base.Run, source: str, **given: Any) -> list[Change]:
-    try:
-        from cyborg_quota.capacity.imports import plan
-    except ImportError as error:
-        raise exceptions.ConfigurationError(f"--from needs {error.name}: install cyborg_quota[keystone].") from None
-    return plan.run(run.conf, run.engine.capacity, _counted(run), run.context, source, **given)
-
-
-def _read(name: str) -> dict[str, _Provider]:
-    """The providers of the file, in its order. Raises BadUsage, which names the line."""
+def _read(name: str) -> dict[int, WantedProvider]:
+    """The providers of the file, in its order, by their first lines. Raises BadUsage, which names the line."""
     try:
         if name == "-":
             return _parse(sys.stdin)
@@ -104,7 +77,7 @@ def _read(name: str) -> dict[str, _Provider]:
         raise BadUsage(f"{name!a} is no CSV file in UTF-8: {error}.") from None
 
 
-def _parse(file: TextIO) -> dict[str, _Provider]:
+def _parse(file: TextIO) -> dict[int, WantedProvider]:
     reader = csv.DictReader(file, strict=True)
     columns = list(reader.fieldnames or [])
     missing = [column for column in _REQUIRED if column not in columns]
@@ -114,34 +87,38 @@ def _parse(file: TextIO) -> dict[str, _Provider]:
             f"The first line must name the columns {', '.join(_REQUIRED)}, and may name {', '.join(_ALL[3:])}, each "
             f"once; it has {', '.join(ascii(column) for column in columns) or 'none'}."
         )
-    providers: dict[str, _Provider] = {}
+    first_lines: dict[str, int] = {}
+    providers: dict[int, WantedProvider] = {}
     for row in reader:
         line = reader.line_num
         if None in row or None in row.values():
             raise BadUsage(f"line {line}: it does not have {len(columns)} cells.")
-        details = {column: row.get(column) or None for column in _OF_PROVIDERS}
-        provider = providers.setdefault(row["provider"], _Provider(line, details))
-        if provider.details != details:
-            raise BadUsage(f"line {line}: {', '.join(_OF_PROVIDERS)} differ from those of line {provider.line}.")
-        if row["resource"] in provider.inventories:
-            raise BadUsage(f"line {line}: {row['provider']!a} has two inventories of {row['resource']!a}.")
         try:
-            _check_names(details, row["provider"])
-            provider.inventories[row["resource"]] = _inventory(row)
+            provider, inventory = _provider(row), {row["resource"]: _inventory(row)}
         except exceptions.InvalidRequest as error:
             raise BadUsage(f"line {line}: {error}") from None
+        first = first_lines.setdefault(provider.name, line)
+        inventories = providers.get(first, provider).inventories
+        if dataclasses.replace(provider, inventories=inventories) != providers.get(first, provider):
+            raise BadUsage(f"line {line}: {', '.join(_OF_PROVIDERS)} differ from those of line {first}.")
+        if row["resource"] in inventories:
+            raise BadUsage(f"line {line}: {row['provider']!a} has two inventories of {row['resource']!a}.")
+        providers[first] = dataclasses.replace(provider, inventories={**inventories, **inventory})
     return providers
 
 
-def _check_names(details: dict[str, str | None], name: str) -> None:
-    """Raise InvalidName for what ``add_provider`` would refuse."""
-    validation.provider_name(name)
-    if details["uuid"] is not None:
-        validation.provider_uuid(details["uuid"])
-    validation.optional_name("provider", details["parent"])
-    validation.optional_name("pod", details["pod"])
-    if details["can_host"] not in (None, "true", "false"):
-        raise exceptions.InvalidRequest(f"can_host must be true or false, not {details['can_host']!a}.")
+def _provider(row: Mapping[str, str]) -> WantedProvider:
+    """The provider of a line, without inventories. Raises InvalidRequest for what ``add_provider`` would refuse."""
+    uuid, parent, pod, can_host = (row.get(column) or None for column in _OF_PROVIDERS)
+    if can_host not in (None, "true", "false"):
+        raise exceptions.InvalidRequest(f"can_host must be true or false, not {can_host!a}.")
+    return WantedProvider(
+        validation.provider_name(row["provider"]),
+        uuid=None if uuid is None else validation.provider_uuid(uuid),
+        parent=validation.optional_name("provider", parent),
+        pod=validation.optional_name("pod", pod),
+        can_host=None if can_host is None else can_host == "true",
+    )
 
 
 def _inventory(row: dict[str, str]) -> Inventory:
