@@ -92,7 +92,9 @@ def run_program(
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return _discard_stdout()
+        with contextlib.suppress(OSError, ValueError):  # so that Python's flush at exit raises no second error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     except (exceptions.QuotaError, cfg.Error) as error:
         text = loading.safe_message(error) if isinstance(error, cfg.Error) else str(error)
         print_line(prog, text + next_step(error), debug=debug)
@@ -110,13 +112,6 @@ def print_line(prog: str, text: str, *, debug: bool = False) -> None:
     if debug:
         traceback.print_exc(file=sys.stderr)
     print(f"{prog}: {one_line(text)}", file=sys.stderr)
-
-
-def _discard_stdout() -> int:
-    """Redirect stdout to /dev/null after a broken pipe, so that Python's flush at exit raises no second error."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return BROKEN_PIPE
 
 
 def raise_errors(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

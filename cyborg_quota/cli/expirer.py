@@ -31,7 +31,6 @@ from cyborg_quota.cli import errors, notifications, pod
 from cyborg_quota.cli.errors import DONE, REFUSED, run_program
 from cyborg_quota.conf import loading
 from cyborg_quota.cyborg import cyborg_host
-from cyborg_quota.cyborg.reconciler import Reconciler
 from cyborg_quota.cyborg.repair import Repair
 from cyborg_quota.metrics import setup as metrics
 from cyborg_quota.types.capacity import COLLECT_SECONDS, RETRY_SECONDS, CapacityNotice
@@ -115,8 +114,8 @@ class Maintenance:
             notices = subject.notices(self._context)
             # A summary of many inventories must not hide that a resource is nearly full.
             totals = [notice for notice in notices if isinstance(notice, CapacityNotice) and notice.provider is None]
-            for group in ([notice for notice in notices if notice not in totals], totals):
-                notifications.notify_all(group, self._send)
+            notifications.notify_all([notice for notice in notices if notice not in totals], self._send)
+            notifications.notify_all(totals, self._send)
             sent += len(notices)
         return sent
 
@@ -129,15 +128,13 @@ class Maintenance:
             read_endpoint=self._read_endpoint,
             timeout_seconds=COLLECT_SECONDS,
             max_age_seconds=self._conf.pods.collect_interval,
-            progress=lambda _count: self._check_stopped(0),
+            progress=lambda _count: self._count_batches()(0),
         )
-        for outcome in collected:
-            if outcome.error is not None:
-                age = "none" if outcome.usage.age is None else f"{outcome.usage.age.total_seconds():.0f} seconds old"
-                LOG.warning(
-                    "Pod %s was not measured: %s (Its last figures: %s.)", outcome.usage.pod, outcome.error, age
-                )
-        return sum(outcome.error is None for outcome in collected)
+        failed = [outcome for outcome in collected if outcome.error is not None]
+        for outcome in failed:
+            age = "none" if outcome.usage.age is None else f"{outcome.usage.age.total_seconds():.0f} seconds old"
+            LOG.warning("Pod %s was not measured: %s (Its last figures: %s.)", outcome.usage.pod, outcome.error, age)
+        return len(collected) - len(failed)
 
     def audit(self) -> int:
         """Compare all counters with the reservations, for the metrics; returns the number that differ."""
@@ -164,23 +161,21 @@ class Maintenance:
         """Run a job once: wait for a random time, run it, log the result. Raises nothing."""
         if self._stopped.wait(random.uniform(0, longest_wait_seconds)):
             return
-        outcome = self._outcome(job)
-        # Outside the except clause: inside, oslo.log would append the exception to the line again.
-        if isinstance(outcome, Exception):
-            LOG.error("%s The job is retried at its next interval.", outcome)
-        elif outcome is not None:
-            LOG.log(logging.INFO if outcome else logging.DEBUG, message, outcome)
-
-    def _outcome(self, job: Callable[[], int]) -> int | exceptions.QuotaError | None:
+        count, failure = 0, ""
         try:
-            return job()
+            count = job()
         except Stopping as stopping:
-            return int(stopping.args[0])
+            count = stopping.args[0]
         except exceptions.QuotaError as error:
-            return error
+            failure = str(error)
         except Exception:
             LOG.exception("A periodic job failed unexpectedly; it is retried at its next interval.")
-            return None
+            return
+        # Outside the except clause: inside, oslo.log would append the exception to the line again.
+        if failure:
+            LOG.error("%s The job is retried at its next interval.", failure)
+        else:
+            LOG.log(logging.INFO if count else logging.DEBUG, message, count)
 
     def _count_batches(self) -> Callable[[int], None]:
         """A function for one run of a job, which is called after each batch, with its size."""
@@ -189,13 +184,10 @@ class Maintenance:
         def count_batch(size: int) -> None:
             nonlocal done
             done += size
-            self._check_stopped(done)
+            if self._stopped.is_set():
+                raise Stopping(done)
 
         return count_batch
-
-    def _check_stopped(self, done: int) -> None:
-        if self._stopped.is_set():
-            raise Stopping(done)
 
 
 class Expirer(cotyledon.Service):
@@ -256,11 +248,10 @@ def _make_repair(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Repair | None:
     if not conf.reconcile:
         return None
     cyborg_host.records(conf)  # reports a wrong configuration
-
-    def make_reconciler() -> Reconciler:
-        return cyborg_host.reconciler(conf, engine, cyborg_host.new_records(conf))
-
-    return Repair(make_reconciler, is_healing=conf.cyborg.reconcile_heal)
+    return Repair(
+        lambda: cyborg_host.reconciler(conf, engine, cyborg_host.new_records(conf)),
+        is_healing=conf.cyborg.reconcile_heal,
+    )
 
 
 def _once(conf: cfg.ConfigOpts) -> int:

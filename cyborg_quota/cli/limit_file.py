@@ -58,15 +58,14 @@ def _check_projects(run: base.Run, content: object, *, dry_run: bool, force: boo
     If Keystone is not asked: set the notice about projects that the file would add.
     """
     try:
-        changes = run.engine.limits.import_limits(run.context, content, dry_run=True)
+        changes: Sequence[RecordedChange] = run.engine.limits.import_limits(run.context, content, dry_run=True)
     except exceptions.LimitRefused as error:
-        changes = list(error.changes)
+        changes = error.changes
     if force or not run.app.uses_keystone:
         run.notice = projects.new_projects_notice(run.app, changes, dry_run=dry_run)
         return
     changed = {change.project_id for change in changes if change.project_id and change.action != "unset limit"}
-    changed.discard(TOTAL)
-    projects.require_known(run.app, changed)
+    projects.require_known(run.app, changed - {TOTAL})
 
 
 def read_document(file: str) -> object:

@@ -4,19 +4,22 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from typing import Any, Final
 
 from cyborg_quota.cli import base, projects
-from cyborg_quota.cli.errors import BadUsage
+from cyborg_quota.cli.errors import REFUSED, BadUsage
 from cyborg_quota.limits.sources import keystone_projects
 from cyborg_quota.surface import arguments, formats, paging, table
-from cyborg_quota.surface.operations import Argument, Operation, columns
-from cyborg_quota.types import RecordedChange
+from cyborg_quota.surface.operations import Argument, Column, Operation, Table, columns
+from cyborg_quota.types import RecordedChange, UsageKey
+from cyborg_quota.types.limits import Holding
 
 
 def _import(run: base.Run, source: str, *, dry_run: bool, reason: str | None) -> list[RecordedChange]:
     run.engine.limits.require_own_tree()
-    projects.require_keystone(run.app, f"--from {source}")
+    projects.require_directory(run.app, f"--from {source}")
     with base.progress_bar(None, "projects read") as progress:
         parents = keystone_projects.read_parents(run.conf, progress)
     with base.progress_bar(None, "projects placed") as progress:
@@ -47,12 +50,44 @@ Import = base.generate(
 )
 
 
+def _orphans(run: base.Run, after: list[str] | None, resource: str | None) -> Iterator[Holding]:
+    """What projects hold that Keystone does not have. It reads as many batches of projects as the caller takes rows."""
+    directory = projects.require_directory(run.app, "--orphans")
+    limits = run.engine.limits
+    project_id, *names = after or [""]
+    if len(names) > 2:
+        raise BadUsage("--marker takes the project, the resource and the pod of a row.")
+    last = UsageKey(project_id, *names) if names else None
+    # The marker's own project may have more rows if the marker names a resource.
+    holders, following = ([project_id], project_id) if last else limits.list_holders(run.context, project_id)
+    with base.progress_bar(None, "projects") as progress:
+        while True:
+            for holding in limits.list_holdings(run.context, directory.unknown(holders)):
+                is_after = last is None or holding.key.project_id != project_id or holding.key > last
+                if is_after and resource in (None, holding.key.resource):
+                    yield holding
+            progress(len(holders))
+            if following is None:
+                return
+            holders, following = limits.list_holders(run.context, following)
+
+
+_ORPHANS: Final = (
+    Column("project_id", value=lambda holding: holding.key.project_id),
+    Column("resource", value=lambda holding: holding.key.resource),
+    *columns("used", "reserved"),
+    Column("limit", formats.OptionalLimit),
+    Column("overrides"),
+    Column("pod", formats.Optional, lambda holding: holding.key.pod or None),
+)
+
+
 def _list(run: base.Run, after: list[str] | None, resource: str | None, *, orphans: bool, limit: int | None) -> Any:
     if orphans:
         run.noun = ""
-        from cyborg_quota.cli import orphans as of_keystone
-
-        return of_keystone.listed(run, limit, after, resource)
+        holdings = list(itertools.islice(_orphans(run, after, resource), limit))
+        run.status = REFUSED if holdings else run.status
+        return Table(_ORPHANS, holdings)
     if resource is not None or (after is not None and len(after) > 1):
         raise BadUsage("Without --orphans, --marker takes a project, and there is no --resource.")
     return _LIST.call(run, limit=limit, after=after and after[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from oslo_log import log as logging
@@ -30,26 +30,18 @@ RESOLVED: Final = (arguments.PROJECT_DOMAIN.name, arguments.FORCE_PROJECT.name)
 
 _NAMED: Final = ("project_id", "parent_id", "child_id", "to_project")
 
-ID_COLUMN: Final = "project_id"
-NAME_COLUMN: Final = "project_name"
-
 _LOOKS_LIKE_ID: Final = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _MAX_SHOWN: Final = 5
 _MAX_HOLDINGS: Final = 500
 """The maximum number of projects of one call of list_holdings."""
-_NEEDS_KEYSTONE: Final = "needs Keystone: set its URL and credentials in [oslo_limit] (auth_type, auth_url, ...)."
-_FORCE: Final = "If it is the id of a project nevertheless, add --force."
-
-
-def require_keystone(shell: Shell, what: str) -> None:
-    """Raise BadUsage if Keystone is not configured; ``what`` needs it."""
-    if not shell.uses_keystone:
-        raise BadUsage(f"{what} {_NEEDS_KEYSTONE}")
 
 
 def require_directory(shell: Shell, what: str) -> ProjectDirectory:
     """The projects of Keystone. Raises BadUsage if Keystone is not configured; ``what`` needs it."""
-    require_keystone(shell, what)
+    if not shell.uses_keystone:
+        raise BadUsage(
+            f"{what} needs Keystone: set its URL and credentials in [oslo_limit] (auth_type, auth_url, ...)."
+        )
     return shell.directory
 
 
@@ -78,23 +70,20 @@ def _resolve(shell: Shell, text: str, domain: str | None, *, checked: bool) -> s
     An id that the ledger has needs no request, so that commands work on it while Keystone is unavailable, and after
     Keystone has deleted the project.
     """
-    if not checked and domain is None and _LOOKS_LIKE_ID.fullmatch(text):
+    may_be_unknown = not checked and domain is None
+    if (may_be_unknown and _LOOKS_LIKE_ID.fullmatch(text)) or not shell.uses_keystone:
         return text
-    if not shell.uses_keystone:
-        return text
-    if not checked and domain is None and shell.engine.limits.is_known_project(shell.context, text):
+    if may_be_unknown and shell.engine.limits.is_known_project(shell.context, text):
         return text
     try:
         return shell.directory.find(text, domain).project_id
     except exceptions.UnknownProject as error:
-        hint = _FORCE if checked and domain is None else ""
+        hint = "If it is the id of a project nevertheless, add --force." if checked and domain is None else ""
         raise exceptions.UnknownProject(error.project, error.domain, what=error.what, hint=hint) from None
     except exceptions.ProjectLookupFailed as error:
-        if checked and domain is None:
-            raise exceptions.ProjectLookupFailed(
-                error.reason, hint="To use an id without Keystone, add --force."
-            ) from None
-        raise
+        if not (checked and domain is None):
+            raise
+        raise exceptions.ProjectLookupFailed(error.reason, hint="To use an id without Keystone, add --force.") from None
 
 
 def new_project_notice(shell: Shell, parsed: argparse.Namespace) -> str | None:
@@ -108,21 +97,14 @@ def new_project_notice(shell: Shell, parsed: argparse.Namespace) -> str | None:
     return None if is_known else _new(parsed.project_id)
 
 
-def remedy(command: str) -> str:
-    """The end of the notice, after the limit was set: the command that removes it."""
-    return f" If the id is wrong, remove the limit with `{command}`."
-
-
-def new_projects_notice(shell: Shell, changes: Iterable[RecordedChange], *, dry_run: bool) -> str | None:
+def new_projects_notice(shell: Shell, changes: Sequence[RecordedChange], *, dry_run: bool) -> str | None:
     """The same for the changes of an import, before it is made: a line about the projects that it adds with limits."""
-    changes = list(changes)
     limited = {change.project_id for change in changes if change.action in ("set limit", "set override")}
     added = [str(change.project_id) for change in changes if change.action == "add project"]
     new = [project_id for project_id in added if project_id in limited]
     for start in range(0, len(new), _MAX_HOLDINGS):
-        batch = new[start : start + _MAX_HOLDINGS]
-        holders = {holding.key.project_id for holding in shell.engine.limits.list_holdings(shell.context, batch)}
-        limited -= holders
+        holdings = shell.engine.limits.list_holdings(shell.context, new[start : start + _MAX_HOLDINGS])
+        limited -= {holding.key.project_id for holding in holdings}
     new = [project_id for project_id in new if project_id in limited]
     if not new:
         return None
@@ -143,10 +125,7 @@ def _shown(ids: Sequence[str]) -> str:
 
 def require_known(shell: Shell, project_ids: Collection[str]) -> None:
     """Raise UnknownProject if Keystone is configured and does not know all of these ids."""
-    if not shell.uses_keystone or not project_ids:
-        return
-    unknown = shell.directory.unknown(project_ids)
-    if unknown:
+    if shell.uses_keystone and project_ids and (unknown := shell.directory.unknown(project_ids)):
         first, *more = unknown
         count = "1 more project is" if len(more) == 1 else f"{len(more)} more projects are"
         others = f"{count} unknown: {_shown(more)}. " if more else ""
@@ -156,9 +135,9 @@ def require_known(shell: Shell, project_ids: Collection[str]) -> None:
 def with_names(shell: Shell, column_names: Sequence[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
     """The table with a column of names after that of the ids. Names that Keystone does not have are None."""
     directory = require_directory(shell, "--names")
-    if ID_COLUMN not in column_names:
+    if "project_id" not in column_names:
         raise BadUsage("--names: this table has no projects.")
-    index = list(column_names).index(ID_COLUMN)
+    index = list(column_names).index("project_id")
     ids = formats.machine(row[index] for row in rows)
     try:
         known = directory.names({project_id for project_id in ids if project_id is not None})
@@ -169,4 +148,4 @@ def with_names(shell: Shell, column_names: Sequence[str], rows: list[list[Any]])
         [*row[: index + 1], formats.Optional(known.get(project_id)), *row[index + 1 :]]
         for row, project_id in zip(rows, ids, strict=True)
     ]
-    return [*column_names[: index + 1], NAME_COLUMN, *column_names[index + 1 :]], named
+    return [*column_names[: index + 1], "project_name", *column_names[index + 1 :]], named

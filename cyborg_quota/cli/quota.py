@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
 from typing import Any, Final
 
 from cyborg_quota import ANY, Headroom, QuotaEngine, exceptions, validation
@@ -22,6 +21,7 @@ from cyborg_quota.surface.operations import (
     cells,
     columns,
     is_table,
+    numbered,
     sentences,
 )
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, LimitRecord, RecordedChange, UsageRecord
@@ -50,13 +50,10 @@ _TREE_FIGURES: Final = (
 )
 _USAGE: Final = ("resource", "limit", "used", "reserved", "available", "fits", "bound_by")
 USAGE_COLUMNS: Final = cells("project_id", *_USAGE)
-USAGE_OF_PROJECT_COLUMNS: Final = [
+USAGE_OF_PROJECT_COLUMNS: Final = numbered(
     *USAGE_COLUMNS,
-    *[
-        column._replace(value=itemgetter(len(USAGE_COLUMNS) + index), is_sparse=True)
-        for index, column in enumerate(columns("override_until", "otherwise", "minimum", "promised"))
-    ],
-]
+    *(Column(name, is_sparse=True) for name in ("override_until", "otherwise", "minimum", "promised")),
+)
 USAGE_IN_POD_COLUMNS: Final = cells("project_id", "pod", *_USAGE)
 OVER_COLUMNS: Final = (
     Column("project_id", formats.OptionalProject),
@@ -105,12 +102,6 @@ def _tree(run: base.Run, rows: Sequence[TreeRow], *, is_indented: bool = True, *
     return Table(
         (project, *position, *_TREE_FIGURES), paging.page(rows, lambda row: (row.project_id, row.resource), **page)
     )
-
-
-def _over(run: base.Run, **page: Any) -> Table:
-    exceeded = run.engine.limits.list_over(run.context)
-    run.status = REFUSED if exceeded else run.status  # also if no row is on this page
-    return _tree(run, exceeded, is_indented=False, **page)
 
 
 def _usages(run: base.Run, project_id: str | None, pod: str | None, after: list[str] | None, **page: Any) -> Table:
@@ -187,7 +178,9 @@ def _list(
     if over and project_id is not None:
         raise BadUsage("--project cannot be combined with --over.")
     if over:
-        return _over(run, **page)
+        exceeded = run.engine.limits.list_over(run.context)
+        run.status = REFUSED if exceeded else run.status  # also if no row is on this page
+        return _tree(run, exceeded, is_indented=False, **page)
     if tree:
         rows = run.engine.limits.tree(run.context, project_id)
         return _tree(run, [row for row in rows if depth is None or row.depth <= depth], **page)
@@ -387,7 +380,7 @@ def _set(
     else:
         run.engine.limits.set_limits(run.context, limits, project_id, pod=pod, reason=reason, force=force)
     if run.notice is not None:
-        run.notice += projects.remedy(remedy)
+        run.notice += f" If the id is wrong, remove the limit with `{remedy}`."
     if pod is None:
         for line in operations.beyond_capacity(run, limits):
             run.print_message(line)

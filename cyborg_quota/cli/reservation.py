@@ -28,7 +28,11 @@ def _reserve(
     affinity: Any,
     **given: Any,
 ) -> Table:
-    chosen = _pod(given.pop("pod"), zone, affinity)
+    chosen: str | PodChoice | None = given.pop("pod")
+    if chosen == SELECT_TEXT:
+        chosen = PodChoice(zone, affinity or {})
+    elif zone is not None or affinity:
+        raise BadUsage("--zone and --affinity need --pod select.")
     claim = Claim(deltas=deltas, pod=chosen, provider=_provider(given.pop("provider") or [], deltas), **given)
     uuids = run.engine.reserve_many(run.context, [claim], expire, project_id, group=group)
     reservations = run.engine.list_reservations(run.context, reservations=uuids)
@@ -53,15 +57,6 @@ def _provider(names: list[str], deltas: Mapping[str, int]) -> str | dict[str, st
     if not all(name for _, _, name in pairs) or len(by_resource) < len(names):
         raise BadUsage("Give --provider once, or as RESOURCE=PROVIDER for each resource.")
     return by_resource or None
-
-
-def _pod(name: str | None, zone: str | None, affinity: Any) -> str | PodChoice | None:
-    """The pod of the claim. Raises BadUsage."""
-    if name == SELECT_TEXT:
-        return PodChoice(zone, affinity or {})
-    if zone is not None or affinity:
-        raise BadUsage("--zone and --affinity need --pod select.")
-    return name
 
 
 Reserve = base.generate(
@@ -103,7 +98,7 @@ Reserve = base.generate(
             ),
             Argument("--zone", metavar="ZONE", help="with --pod select: the availability zone (default: any)"),
             arguments.affinity("with --pod select: a tag that the pod must have; may be repeated"),
-            arguments.amounts(),
+            arguments.pairs("deltas", "the amount of a resource, as in gpu=2"),
         ),
         COLUMNS,
     )
@@ -212,7 +207,7 @@ Resize = base.generate(
                 metavar="RESOURCE=AMOUNT",
                 help="the amount before; can be repeated",
             ),
-            arguments.pairs("amounts", "RESOURCE=AMOUNT", "the new amount, as in gpu=4"),
+            arguments.pairs("amounts", "the new amount, as in gpu=4"),
         ),
         COLUMNS,
     )

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import datetime
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cyborg_quota import exceptions
 from cyborg_quota.cli import base
@@ -38,7 +38,7 @@ _PROGRESS_EVENTS: Final = 1000
 def _outcomes(run: base.Run, file: str, against: str, since: int | None, chart: str | None) -> list[Outcome]:
     """Simulate a document of limits, and set the refusal by the enforcement model.
 
-    Raises InvalidDocument, UnknownResource, BadUsage, TraceError, and Located for an event that is impossible.
+    Raises UnknownResource, BadUsage, TraceError, and Located for an invalid document or an event that is impossible.
     """
     if since is not None and against != LEDGER:
         raise BadUsage("--since needs --against ledger: a trace is read from its start.")
@@ -48,7 +48,7 @@ def _outcomes(run: base.Run, file: str, against: str, since: int | None, chart: 
         charts.require(chart)
     from cyborg_quota.replay.traces import Trace
 
-    before, after, problems = _limit_sets(run, read_document(file))
+    before, after, problems = _limit_sets(run, file)
     with contextlib.ExitStack() as stack:
         path, span = against, None
         if against == LEDGER:
@@ -101,7 +101,7 @@ def present_limits(run: base.Run) -> LimitSet:
     return LimitSet(stored.tree, driver.model, run.conf.limits.missing == "unlimited", stored.overrides, totals)
 
 
-def _limit_sets(run: base.Run, content: object) -> tuple[LimitSet, LimitSet, list[Violation]]:
+def _limit_sets(run: base.Run, file: str) -> tuple[LimitSet, LimitSet, list[Violation]]:
     """The present limits, the new ones, and why the enforcement model refuses the new ones."""
     from cyborg_quota.db import overrides as override_rows
     from cyborg_quota.limits import changes as limit_changes
@@ -110,7 +110,10 @@ def _limit_sets(run: base.Run, content: object) -> tuple[LimitSet, LimitSet, lis
     from cyborg_quota.limits.sources.database import DatabaseLimitDriver
     from cyborg_quota.limits.timeline import LimitSet
 
-    wanted = document.read(content)
+    try:
+        wanted = document.read(read_document(file))
+    except exceptions.InvalidDocument as error:
+        raise Located(ascii("stdin" if file == "-" else file), error) from None
     before = present_limits(run)
     driver = DatabaseLimitDriver.from_conf(run.conf)
     is_database = run.conf.limits.driver == "database"
@@ -192,13 +195,6 @@ def _draw(chart: str, file: str, against: str, comparison: Comparison) -> None:
     charts.draw(chart, title.encode("ascii", "backslashreplace").decode(), panels)
 
 
-def _simulate(run: base.Run, file: str, **given: Any) -> list[Outcome]:
-    try:
-        return _outcomes(run, file, **given)
-    except exceptions.InvalidDocument as error:
-        raise Located(ascii("stdin" if file == "-" else file), error) from None
-
-
 Simulate = base.generate(
     Operation(
         """Show which claims of a trace other limits would have refused. Writes nothing.
@@ -218,7 +214,7 @@ Simulate = base.generate(
         """,
         "cyborg-quota simulate new.yaml --against trace.csv --chart new.svg\n"
         "  cyborg-quota simulate new.yaml --against ledger --since 30d -f json",
-        _simulate,
+        _outcomes,
         (
             Argument("file", metavar="NEW.yaml", help="the limits, in the format of `limits import`; - is stdin"),
             Argument(
@@ -228,7 +224,12 @@ Simulate = base.generate(
                 help="a trace file (see `replay`), or the word ledger for the history of the configured ledger",
             ),
             arguments.SINCE,
-            arguments.CHART,
+            Argument(
+                "--chart",
+                metavar="FILE",
+                help="draw the amounts held under both limits, with a panel for each project and resource, as FILE.png "
+                "or FILE.svg (needs cyborg_quota[chart])",
+            ),
         ),
         COLUMNS,
     )
