@@ -266,7 +266,12 @@ OPERATIONS: Final = (
         _set_inventories,
         (
             _PROVIDER,
-            arguments.pairs("totals", "RESOURCE=TOTAL", "the total, as in gpu=8", schema=arguments.by_resource(COUNT)),
+            arguments.pairs(
+                "totals",
+                "the total, as in gpu=8",
+                metavar="RESOURCE=TOTAL",
+                schema=arguments.by_resource(COUNT),
+            ),
             Argument("--reserved", type=at_least_zero, default=0, metavar="N", help="set aside (default: 0)"),
             Argument(
                 "--min-unit",

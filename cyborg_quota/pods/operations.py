@@ -282,7 +282,9 @@ OPERATIONS: Final = (
                 rest="select.affinity",
                 schema={"type": "object", "maxProperties": validation.MAX_EXTRA_SPECS, "additionalProperties": TEXT},
             ),
-            arguments.amounts("the amount of a resource that is needed, as in gpu=2", nargs="*", rest="select.quota"),
+            arguments.pairs(
+                "deltas", "the amount of a resource that is needed, as in gpu=2", nargs="*", rest="select.quota"
+            ),
         ),
         _SELECTED,
         is_list=False,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors in the input of a command: its arguments, or a line of a file that it reads.
 
-They are defined here, because ``cmd`` may import ``replay`` but not the reverse; ``cmd.errors`` exports them too.
+They are defined here, because ``cli`` may import ``replay`` but not the reverse; ``cli.errors`` exports them too.
 """
 
 from __future__ import annotations

@@ -37,23 +37,19 @@ at_least_zero: Final = functools.partial(integer, least=0, most=MAX_AMOUNT)
 lifetime: Final = functools.partial(integer, least=1, most=MAX_EXPIRE_SECONDS)
 
 
-def amount(text: str) -> tuple[str, int]:
-    """Parse ``gpu.A100=2`` into (resource, integer), splitting at the last ``=``."""
-    return _pair(text, "RESOURCE=AMOUNT, as in gpu=2", MAX_LIMIT)
-
-
-def _pair(text: str, form: str, maximum: int) -> tuple[str, int]:
+def amount(text: str, form: str = "RESOURCE=AMOUNT, as in gpu=2") -> tuple[str, int]:
+    """Parse ``gpu.A100=2`` into (resource, integer), splitting at the last ``=``. ``form``: what an error asks for."""
     resource, equals, number = text.rpartition("=")
     if not equals or not resource or not _INTEGER.fullmatch(number):
         raise argparse.ArgumentTypeError(f"{abbreviated(text)}: write {form}")
-    if abs(int(number)) > maximum:
-        raise argparse.ArgumentTypeError(f"{abbreviated(text)}: at most {maximum}")
+    if abs(int(number)) > MAX_LIMIT:
+        raise argparse.ArgumentTypeError(f"{abbreviated(text)}: at most {MAX_LIMIT}")
     return resource, int(number)
 
 
 def limit(text: str) -> tuple[str, int]:
     """Parse ``gpu=50`` into (resource, limit): -1 is unlimited, 0 allows nothing."""
-    resource, number = _pair(text, "RESOURCE=LIMIT, as in gpu=20", MAX_LIMIT)
+    resource, number = amount(text, "RESOURCE=LIMIT, as in gpu=20")
     if number < -1:
         raise argparse.ArgumentTypeError(f"{abbreviated(text)}: -1 is unlimited, 0 allows nothing")
     return resource, number
@@ -93,10 +89,10 @@ MAX_RESOURCES: Final = 1000
 """The maximum number of resources in one request."""
 
 
-def pairs(name: str, metavar: str, text: str, **details: Any) -> Argument:
+def pairs(name: str, text: str, **details: Any) -> Argument:
     """A positional argument of pairs such as gpu=2, each resource once. Its value is {resource: integer}."""
-    defaults = {"nargs": "+", "type": amount, "schema": by_resource(AMOUNT)}
-    return Argument(name, metavar=metavar, help=text, collect=once_each, **{**defaults, **details})
+    defaults = {"nargs": "+", "type": amount, "metavar": "RESOURCE=AMOUNT", "schema": by_resource(AMOUNT)}
+    return Argument(name, help=text, collect=once_each, **{**defaults, **details})
 
 
 class _Operands(argparse.Action):
@@ -129,11 +125,6 @@ def operands(name: str, parse: Callable[[str], tuple[str, int]], what: str, text
         collect=once_each,
         help=text,
     )
-
-
-def amounts(text: str = "the amount of a resource, as in gpu=2", **details: Any) -> Argument:
-    """The positional argument ``deltas``: the requested amounts. ``text``: its help."""
-    return pairs("deltas", "RESOURCE=AMOUNT", text, **details)
 
 
 PROJECT_HELP: Final = "the project's ID or, if Keystone is configured, its name"
@@ -246,12 +237,6 @@ SINCE: Final = Argument(
     type=duration,
     metavar="TIME",
     help="only the last TIME of the ledger's history: 30d, 12h, 45m or 90s (default: all that is stored)",
-)
-CHART: Final = Argument(
-    "--chart",
-    metavar="FILE",
-    help="draw the amounts held under both limits, with a panel for each project and resource, as FILE.png or "
-    "FILE.svg (needs cyborg_quota[chart])",
 )
 OUTPUT: Final = Argument("file", nargs="?", metavar="FILE", help="the file to write; - is stdout (default: stdout)")
 

@@ -103,16 +103,14 @@ class Argument:
     @property
     def schema(self) -> Schema:
         """The JSON schema of the value: by default that of a name, a choice, a number or a boolean."""
-        return described(self._schema or self._kind(), self.details["help"])
-
-    def _kind(self) -> Schema:
-        kind = self.details.get("type")
-        if isinstance(kind, functools.partial):
-            bounds = kind.keywords
-            return {"type": "integer", "minimum": bounds["least"], "maximum": bounds["most"]}
-        if str(self.details.get("action")).startswith("store_"):
-            return BOOLEAN
-        return {"type": "string", "enum": list(self.details["choices"])} if "choices" in self.details else NAME
+        schema, kind = self._schema or NAME, self.details.get("type")
+        if self._schema is None and isinstance(kind, functools.partial):
+            schema = {"type": "integer", "minimum": kind.keywords["least"], "maximum": kind.keywords["most"]}
+        elif self._schema is None and str(self.details.get("action")).startswith("store_"):
+            schema = BOOLEAN
+        elif self._schema is None and "choices" in self.details:
+            schema = {"type": "string", "enum": list(self.details["choices"])}
+        return described(schema, self.details["help"])
 
 
 class OneOf:
@@ -183,11 +181,9 @@ def columns(*names: str, cell: Callable[[Any], Any] = _plain, schema: Schema | N
 
 def part(index: int, shown: Columns) -> list[Column]:
     """The columns of a part of records that are tuples."""
-    return [column._replace(value=functools.partial(_of_part, column, index)) for column in shown]
-
-
-def _of_part(column: Column, index: int, record: Sequence[Any]) -> Any:
-    return column.of(record[index])
+    return [
+        column._replace(value=functools.partial(lambda of, record: of(record[index]), column.of)) for column in shown
+    ]
 
 
 def cells(*names: str) -> list[Column]:
@@ -203,11 +199,6 @@ def numbered(*shown: Column) -> list[Column]:
 def entries(*, cell: Callable[[Any], Any] = formats.Optional, **names: str) -> list[Column]:
     """The columns of records that are mappings, by the key of the value. A value may be missing."""
     return [Column(name, cell, methodcaller("get", key)) for key, name in names.items()]
-
-
-def _row(shown: Columns, record: Any) -> tuple[Any, ...]:
-    values = {column.name: column.of(record) for column in shown}
-    return tuple(column.show(values) for column in shown)
 
 
 def _is_empty(value: Any) -> bool:
@@ -304,7 +295,10 @@ class Operation:
             return None
         columns, records = result if isinstance(result, Table) else (self.columns, result)
         shown = [column for column in columns if column.cell is not None]
-        rows = [_row(shown, record) for record in (records if self.is_list else [records])]
+        values = (
+            {column.name: column.of(record) for column in shown} for record in (records if self.is_list else [records])
+        )
+        rows = [tuple(column.show(row) for column in shown) for row in values]
         if self.is_list and is_table(parsed):
             hidden = () if getattr(parsed, "long", False) else self.long
             kept = [
@@ -323,7 +317,6 @@ class Operation:
             "__doc__": self.summary,
             "__module__": __name__,
             "operation": self,
-            "example": self.example,
             "noun": self.words.rpartition(" list")[0] if self.noun is None else self.noun,
         }
         return type("Generated", (run, kind), fields)
