@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
+import functools
 import itertools
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from osc_lib import exceptions
@@ -18,9 +20,6 @@ from osc_lib.command import command
 from cyborg_quota.osc.client import QuotaClient, project_id, quoted
 from cyborg_quota.surface import arguments, formats, paging
 from cyborg_quota.surface.operations import (
-    Argument,
-    Arguments,
-    Columns,
     OneOf,
     Operation,
     Route,
@@ -81,18 +80,8 @@ class Run(command.Command):
         return self.operation.run(self, parsed_args, **self.operation.values(vars(parsed_args)))
 
 
-def generate(
-    summary: str,
-    call: Callable[..., Any],
-    arguments: Arguments,
-    columns: Columns | None = None,
-    noun: str = "",
-) -> Any:
-    """The command of an operation, for which OpenStackClient's help has no example. ``noun``: that of an empty list."""
-    return _command(Operation(summary, "", call, arguments, columns, noun=noun))
-
-
-def _command(operation: Operation) -> Any:
+def generate(operation: Operation) -> Any:
+    """The command of an operation."""
     return operation.command(Run, command.Command, Lister, command.ShowOne)
 
 
@@ -102,30 +91,21 @@ def remote(operation: Operation) -> Any:
     assert route is not None
     shown = operation.columns and [
         column._replace(
-            cell=_cell(column.cell), value=operator.methodcaller("get", column.member), title=_title(column.name)
+            cell=_cell(column.cell),
+            value=operator.methodcaller("get", column.member),
+            title=_title(column.name),
         )
         for column in operation.columns
         if column.schema is not None and column.cell is not None
     ]
-    return _command(
-        Operation(
-            operation.summary,
-            "",
-            lambda run, **given: _call(run.client, operation, route, given),
-            list(_offered(operation.arguments)),
-            shown,
-            operation.is_list,
-            words=operation.words,
-            long=operation.long,
-        )
-    )
-
-
-def _offered(given: Arguments) -> Iterator[Argument | OneOf]:
-    """The arguments that the REST API has, and those that choose another value of one."""
-    for argument in given:
-        if isinstance(argument, OneOf) or argument.rest is not None or argument is arguments.PROJECT_DOMAIN:
-            yield argument
+    # The arguments that the REST API has, and those that choose another value of one.
+    offered = [
+        argument
+        for argument in operation.arguments
+        if isinstance(argument, OneOf) or argument.rest is not None or argument is arguments.PROJECT_DOMAIN
+    ]
+    call = functools.partial(_call, operation, route)
+    return generate(dataclasses.replace(operation, call=call, arguments=offered, columns=shown, noun=None))
 
 
 def _title(name: str) -> str:
@@ -138,9 +118,9 @@ def _cell(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: texts.get(type(value), of)(value)
 
 
-def _call(client: QuotaClient, operation: Operation, route: Route, given: dict[str, Any]) -> Any:
+def _call(operation: Operation, route: Route, run: Run, **given: Any) -> Any:
     """Make the call, once for each value of an argument of the path that has several."""
-    domain = given.pop("project_domain", None)
+    client, domain = run.client, given.pop("project_domain", None)
     for name in _PROJECTS:
         if name in given and (given[name] is not None or f"{{{name}}}" in route.path):
             given[name] = project_id(client.manager, given[name], domain)

@@ -50,10 +50,6 @@ class QuotaClient:
             raise exceptions.CommandError(_message(answer))
         return answer.json() if answer.content else None
 
-    def delete(self, path: str, name: str, **query: Any) -> None:
-        """Delete what has this name below the path."""
-        self.call("DELETE", f"{path}/{quoted(name)}", **query)
-
     def path(self, project: str | None, project_domain: str | None) -> str:
         """The path of the calls for a project, which the arguments of OWN_PROJECT name."""
         return f"/quotas/{quoted(project_id(self.manager, project, project_domain))}"
@@ -119,13 +115,11 @@ def project_id(manager: Any, project: str | None, domain: str | None) -> str:
             query["domain_id"] = identity.find_domain(domain, ignore_missing=False).id
         return str(identity.find_project(project, ignore_missing=False, **query).id)
     except sdk.ForbiddenException:
-        return _own_project_id(identity, project)
-
-
-def _own_project_id(identity: Any, text: str) -> str:
-    """The id, for a user who may not list projects: one of the user's own projects, or ``text`` as an id."""
-    projects = identity.get("/auth/projects").json()["projects"]
-    ids = {project["id"] for project in projects if text in (project["id"], project["name"])}
-    if len(ids) > 1:
-        raise exceptions.CommandError(f"More than one of your projects has the name {text}: give the ID.")
-    return str(ids.pop()) if ids else text
+        # The user may not list projects: it is one of the user's own projects, or an id.
+        listed = identity.get("/auth/projects").json()["projects"]
+        ids = {own["id"] for own in listed if project in (own["id"], own["name"])}
+        if len(ids) > 1:
+            raise exceptions.CommandError(
+                f"More than one of your projects has the name {project}: give the ID."
+            ) from None
+        return str(ids.pop()) if ids else project

@@ -13,9 +13,9 @@ from typing import Any, Final
 from osc_lib import exceptions
 
 from cyborg_quota.osc.base import Run, generate, remote
-from cyborg_quota.osc.client import OWN_PROJECT, PROJECT
+from cyborg_quota.osc.client import OWN_PROJECT, PROJECT, quoted
 from cyborg_quota.surface import arguments, formats, table
-from cyborg_quota.surface.operations import Argument, Column, Columns, OneOf, Table, entries, sentences
+from cyborg_quota.surface.operations import Argument, Column, Columns, OneOf, Operation, Table, entries, sentences
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, UNLIMITED, Over
 from cyborg_quota.types.hours import BudgetUse
 
@@ -133,29 +133,32 @@ def _list(
 
 
 ListQuota = generate(
-    "List the projects that have limits of their own, or limits in one pod (admin only).",
-    _list,
-    (
-        OneOf(
-            Argument(
-                "--usage",
-                action="store_true",
-                help="List all projects that hold something or have limits of their own, and what they hold.",
+    Operation(
+        "List the projects that have limits of their own, or limits in one pod (admin only).",
+        "",
+        _list,
+        (
+            OneOf(
+                Argument(
+                    "--usage",
+                    action="store_true",
+                    help="List all projects that hold something or have limits of their own, and what they hold.",
+                ),
+                Argument("--over", action="store_true", help="List what exceeds a limit, after it was lowered."),
+                Argument(
+                    "--tree",
+                    action="store_true",
+                    help="List a project and the projects below it, as far as the policy allows it.",
+                ),
             ),
-            Argument("--over", action="store_true", help="List what exceeds a limit, after it was lowered."),
-            Argument(
-                "--tree",
-                action="store_true",
-                help="List a project and the projects below it, as far as the policy allows it.",
-            ),
+            _pod("List the projects that have limits in this pod, with these limits."),
+            Argument("--resource", metavar="<resource>", help="Only this resource."),
+            Argument("--limit", metavar="<limit>", type=arguments.positive, help="Maximum number of projects."),
+            Argument("--marker", metavar="<marker>", help="The project ID after which the list begins."),
+            *OWN_PROJECT,
         ),
-        _pod("List the projects that have limits in this pod, with these limits."),
-        Argument("--resource", metavar="<resource>", help="Only this resource."),
-        Argument("--limit", metavar="<limit>", type=arguments.positive, help="Maximum number of projects."),
-        Argument("--marker", metavar="<marker>", help="The project ID after which the list begins."),
-        *OWN_PROJECT,
-    ),
-    _LIMITS,
+        _LIMITS,
+    )
 )
 
 
@@ -172,30 +175,33 @@ def _show(run: Run, *, usage: bool, default: bool, total: bool, pod: str | None,
 
 
 ShowQuota = generate(
-    "Show the limits of a project, what it uses, and what fits.",
-    _show,
-    (
-        OneOf(
-            Argument(
-                "--usage",
-                action="store_true",
-                help="Also show the usage, what fits, and the limit that determines it.",
+    Operation(
+        "Show the limits of a project, what it uses, and what fits.",
+        "",
+        _show,
+        (
+            OneOf(
+                Argument(
+                    "--usage",
+                    action="store_true",
+                    help="Also show the usage, what fits, and the limit that determines it.",
+                ),
+                Argument(
+                    "--default",
+                    action="store_true",
+                    help="Show the limits that apply to a project without limits of its own.",
+                ),
+                Argument(
+                    "--total",
+                    action="store_true",
+                    help="Show the limits over all projects, and what these hold (admin only).",
+                ),
             ),
-            Argument(
-                "--default",
-                action="store_true",
-                help="Show the limits that apply to a project without limits of its own.",
-            ),
-            Argument(
-                "--total",
-                action="store_true",
-                help="Show the limits over all projects, and what these hold (admin only).",
-            ),
+            _pod("Show the limits in this pod only."),
+            *OWN_PROJECT,
         ),
-        _pod("Show the limits in this pod only."),
-        *OWN_PROJECT,
-    ),
-    _LIMITS,
+        _LIMITS,
+    )
 )
 
 _SCOPE: Final = (
@@ -282,43 +288,47 @@ def _planned(run: Run, answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 SetQuota = generate(
-    "Set limits of a project, permanently or (with --until) for a span of time; its limits in one pod; or defaults.",
-    _set,
-    (
-        arguments.operands(
-            "limits",
-            arguments.limit,
-            "limit",
-            "New limits of resources, as in gpu=20 (-1 means unlimited); and the project (name or ID).",
+    Operation(
+        "Set limits of a project, permanently or (with --until) for a span of time; its limits in one pod; or "
+        "defaults.",
+        "",
+        _set,
+        (
+            arguments.operands(
+                "limits",
+                arguments.limit,
+                "limit",
+                "New limits of resources, as in gpu=20 (-1 means unlimited); and the project (name or ID).",
+            ),
+            _DOMAIN,
+            *_SCOPE,
+            Argument(
+                "--from",
+                dest="start",
+                metavar="<time>",
+                type=arguments.moment,
+                help="Start of the time span. Default: now.",
+            ),
+            Argument(
+                "--until",
+                metavar="<time>",
+                type=arguments.moment,
+                help="Set the limits until this time only, as in 2027-01-31T08:00:00Z.",
+            ),
+            Argument(
+                "--force",
+                action="store_true",
+                help="Permit limits below what the project holds, and the ID of a project that Keystone does not have.",
+            ),
+            Argument(
+                "--minimum",
+                action="store_true",
+                help="The amounts are minimums: what the project, with all below it, can always reach.",
+            ),
+            Argument("--dry-run", action="store_true", help="Write nothing; show what would change (admin only)."),
         ),
-        _DOMAIN,
-        *_SCOPE,
-        Argument(
-            "--from",
-            dest="start",
-            metavar="<time>",
-            type=arguments.moment,
-            help="Start of the time span. Default: now.",
-        ),
-        Argument(
-            "--until",
-            metavar="<time>",
-            type=arguments.moment,
-            help="Set the limits until this time only, as in 2027-01-31T08:00:00Z.",
-        ),
-        Argument(
-            "--force",
-            action="store_true",
-            help="Permit limits below what the project holds, and the ID of a project that Keystone does not have.",
-        ),
-        Argument(
-            "--minimum",
-            action="store_true",
-            help="The amounts are minimums: what the project, with all below it, can always reach.",
-        ),
-        Argument("--dry-run", action="store_true", help="Write nothing; show what would change (admin only)."),
-    ),
-    _CHANGES,
+        _CHANGES,
+    )
 )
 
 
@@ -335,26 +345,29 @@ def _unset(
     path = _path(run, project, project_domain, pod, **scope)
     if scope["total"]:
         for name in resource:
-            run.client.delete(path, name, reason=reason)
+            run.client.call("DELETE", f"{path}/{quoted(name)}", reason=reason)
         return
     run.client.call("PUT", path, _given(quota=dict.fromkeys(resource), reason=reason, pod=pod))
 
 
 UnsetQuota = generate(
-    "Remove limits, so that the inherited ones apply.",
-    _unset,
-    (
-        Argument(
-            "--resource",
-            metavar="<resource>",
-            action="append",
-            required=True,
-            help="Resource whose limit is removed (repeat option to remove several).",
+    Operation(
+        "Remove limits, so that the inherited ones apply.",
+        "",
+        _unset,
+        (
+            Argument(
+                "--resource",
+                metavar="<resource>",
+                action="append",
+                required=True,
+                help="Resource whose limit is removed (repeat option to remove several).",
+            ),
+            *_SCOPE,
+            Argument("project", metavar="<project>", nargs="?", help="Project (name or ID)."),
+            _DOMAIN,
         ),
-        *_SCOPE,
-        Argument("project", metavar="<project>", nargs="?", help="Project (name or ID)."),
-        _DOMAIN,
-    ),
+    )
 )
 
 
@@ -363,9 +376,12 @@ def _delete(run: Run, *, pod: str | None, reason: str | None, **project: Any) ->
 
 
 DeleteQuota = generate(
-    "Remove all limits of a project, so that the defaults apply; or those in one pod.",
-    _delete,
-    (_pod("Remove the limits in this pod instead."), _REASON, *PROJECT),
+    Operation(
+        "Remove all limits of a project, so that the defaults apply; or those in one pod.",
+        "",
+        _delete,
+        (_pod("Remove the limits in this pod instead."), _REASON, *PROJECT),
+    )
 )
 
 
@@ -386,44 +402,45 @@ def _over(violation: Mapping[str, Any], project_id: str) -> Over:
     """A violation of a check of this project, whose text is that of the error of a reserve."""
     owner = TOTAL if violation["project_id"] is None else violation["project_id"]
     names = ("resource", "scope", "limit", "requested", "reserved", "subtree")
-    figures = {
-        **{name: violation[name] for name in names},
-        "promised": violation.get("promised", 0),
-        "budget": _budget(violation),
-    }
-    return Over(owner, **figures, used=violation["in_use"], pod=violation.get("pod"), is_ancestor=owner != project_id)
-
-
-def _budget(violation: Mapping[str, Any]) -> BudgetUse | None:
-    """The budget of a violation."""
-    if (budget := violation.get("budget")) is None:
-        return None
-    begins, ends = (arguments.moment(budget[name]) for name in ("period_begins", "period_ends"))
-    return BudgetUse(
-        budget["hours"], budget["spent"], budget["held"], budget["hours_ahead"], begins, ends, budget["is_repeated"]
+    figures: dict[str, Any] = {name: violation[name] for name in names}
+    if budget := violation.get("budget"):
+        begins, ends = (arguments.moment(budget[name]) for name in ("period_begins", "period_ends"))
+        figures["budget"] = BudgetUse(
+            budget["hours"], budget["spent"], budget["held"], budget["hours_ahead"], begins, ends, budget["is_repeated"]
+        )
+    return Over(
+        owner,
+        **figures,
+        used=violation["in_use"],
+        promised=violation.get("promised", 0),
+        pod=violation.get("pod"),
+        is_ancestor=owner != project_id,
     )
 
 
 CheckQuota = generate(
-    "Check whether a request would be granted now. If not: say which limits would refuse it, and exit with 1.",
-    _check,
-    (
-        arguments.operands(
-            "deltas",
-            arguments.amount,
-            "amount",
-            "Amounts of resources that are requested together, as in gpu=2; and the project (name or ID; default: the "
-            "project of the token).",
+    Operation(
+        "Check whether a request would be granted now. If not: say which limits would refuse it, and exit with 1.",
+        "",
+        _check,
+        (
+            arguments.operands(
+                "deltas",
+                arguments.amount,
+                "amount",
+                "Amounts of resources that are requested together, as in gpu=2; and the project (name or ID; default: "
+                "the project of the token).",
+            ),
+            _DOMAIN,
+            _pod("Consider also the limits in this pod."),
         ),
-        _DOMAIN,
-        _pod("Consider also the limits in this pod."),
-    ),
-    (
-        *entries(project_id="Project ID", resource="Resource", scope="Scope"),
-        *entries(limit="Limit", cell=formats.Limit),
-        *entries(requested="Requested", in_use="In Use", reserved="Reserved", subtree="Subtree", pod="Pod"),
-    ),
-    noun="violation",
+        (
+            *entries(project_id="Project ID", resource="Resource", scope="Scope"),
+            *entries(limit="Limit", cell=formats.Limit),
+            *entries(requested="Requested", in_use="In Use", reserved="Reserved", subtree="Subtree", pod="Pod"),
+        ),
+        noun="violation",
+    )
 )
 
 
