@@ -144,8 +144,7 @@ def make_app(api: QuotaAPI) -> Callable[..., Any]:
     """The WSGI application of an API."""
     app = falcon.App()
     app.set_error_serializer(errors.serialize)
-    app.add_error_handler(Exception, errors.on_unexpected_error)
-    app.add_error_handler(exceptions.QuotaError, errors.on_quota_error)
+    app.add_error_handler(Exception, errors.on_error)
     responders: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         calls = responders.setdefault(operation.path, {})

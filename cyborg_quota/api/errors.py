@@ -78,15 +78,15 @@ def project_not_found(project_id: str) -> Refused:
     return Refused(404, f"Project {project_id} was not found.")
 
 
-def translate(error: exceptions.QuotaError) -> Refused:
-    """The error for the caller of an error of the engine."""
+def translate(error: Exception) -> Refused:
+    """The error for the caller of an error of the engine, or of any other error, whose text is only logged."""
     if isinstance(error, exceptions.InvalidRequest):
         return Refused(400, str(error))
     if isinstance(error, exceptions.NotAuthorized):
         return Refused(403, f"The policy does not allow you to make this call: it needs {error.needs}.")
     if isinstance(error, (exceptions.NotFound, exceptions.LimitsChanged)):
         return Refused(412 if isinstance(error, exceptions.LimitsChanged) else 404, str(error))
-    if error.conflict:
+    if isinstance(error, exceptions.QuotaError) and error.conflict:
         return Refused(409, str(error), error.conflict)
     if isinstance(error, _UNAVAILABLE):
         LOG.warning("The API answers 503: %s", error)
@@ -120,15 +120,6 @@ def document(
     return json.dumps({"errors": [{**error, **(more or {})}]}).encode()
 
 
-def on_quota_error(_req: falcon.Request, _resp: falcon.Response, error: Exception, _params: dict[str, Any]) -> None:
-    """Falcon's handler for the errors of the engine."""
-    assert isinstance(error, exceptions.QuotaError)
+def on_error(_req: falcon.Request, _resp: falcon.Response, error: Exception, _params: dict[str, Any]) -> None:
+    """Falcon's handler for all errors but its own."""
     raise translate(error)
-
-
-def on_unexpected_error(
-    _req: falcon.Request, _resp: falcon.Response, error: Exception, _params: dict[str, Any]
-) -> None:
-    """Falcon's handler for all other errors: log the traceback, and do not send it."""
-    LOG.error("The API answers 500: %s", error, exc_info=error)
-    raise Refused(500, INTERNAL)

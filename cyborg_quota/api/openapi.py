@@ -40,6 +40,13 @@ _DESCRIPTIONS: Final = {
 
 def document() -> dict[str, Any]:
     """The OpenAPI document of all operations."""
+    microversion = {
+        "name": HEADER,
+        "in": "header",
+        "required": False,
+        "description": "The microversion. All calls are the same in all versions.",
+        "schema": {"type": "string", "pattern": f"^{SERVICE_TYPE} (2\\.[0-{VersionRange().maximum[-1]}]|latest)$"},
+    }
     paths: dict[str, Any] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
@@ -55,21 +62,10 @@ def document() -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": schemas.COMPONENTS,
-            "parameters": {"microversion": _microversion()},
+            "parameters": {"microversion": microversion},
             "responses": {_error_name(status): _error(status) for status in _DESCRIPTIONS},
             "securitySchemes": {"token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}},
         },
-    }
-
-
-def _microversion() -> dict[str, Any]:
-    versions = VersionRange()
-    return {
-        "name": HEADER,
-        "in": "header",
-        "required": False,
-        "description": "The microversion. All calls are the same in all versions.",
-        "schema": {"type": "string", "pattern": f"^{SERVICE_TYPE} (2\\.[0-{versions.maximum[-1]}]|latest)$"},
     }
 
 
@@ -100,13 +96,12 @@ def _json(name: str) -> dict[str, Any]:
 
 
 def _responses(operation: Operation) -> dict[str, Any]:
-    success: dict[str, Any] = {"description": http.HTTPStatus(operation.status).phrase}
-    if operation.answer is not None:
-        success["content"] = _json(operation.answer)
-    responses = {str(operation.status): success}
-    for status in sorted(statuses(operation)):
-        responses[str(status)] = {"$ref": f"#/components/responses/{_error_name(status)}"}
-    return responses
+    phrase, answer = http.HTTPStatus(operation.status).phrase, operation.answer
+    success = {"description": phrase, **({} if answer is None else {"content": _json(answer)})}
+    errors = {
+        str(status): {"$ref": f"#/components/responses/{_error_name(status)}"} for status in sorted(statuses(operation))
+    }
+    return {str(operation.status): success, **errors}
 
 
 def _error_name(status: int) -> str:
@@ -123,12 +118,8 @@ def _error(status: int) -> dict[str, Any]:
 
 def statuses(operation: Operation) -> set[int]:
     """The statuses of the errors that the operation may answer."""
-    codes = {400, 403, *_ALWAYS, *operation.errors}
-    if operation.is_of_project:
-        codes.add(404)
-    if operation.body is not None:
-        codes |= {413, 415}
-    return codes
+    of_project, of_body = {404} if operation.is_of_project else set(), {413, 415} if operation.body else set()
+    return {400, 403, *_ALWAYS, *operation.errors, *of_project, *of_body}
 
 
 class _Dumper(yaml.SafeDumper):

@@ -295,6 +295,7 @@ def _generated(of: surface.Operation, route: Route) -> Operation:
     name = of.words.replace(" ", "_")
     component = _component(of)
     has_query = route.method in ("GET", "DELETE")
+    page = {"limit": schemas.PAGE["limit"]} if route.marker else {}
     if not has_query:
         schemas.COMPONENTS[component] = _body((str(argument.rest), argument) for argument in sent)
     return Operation(
@@ -306,15 +307,10 @@ def _generated(of: surface.Operation, route: Route) -> Operation:
         functools.partial(_handle, of, route),
         None if has_query else component,
         _answer(of, route),
-        {**{str(argument.rest): argument.schema for argument in sent}, **_page(route)} if has_query else _NO_QUERY,
+        {**{str(argument.rest): argument.schema for argument in sent}, **page} if has_query else _NO_QUERY,
         route.status,
         route.errors,
     )
-
-
-def _page(route: Route) -> Mapping[str, Schema]:
-    """The number of the entries of a page, which is the same for all lists."""
-    return {"limit": schemas.PAGE["limit"]} if route.marker else _NO_QUERY
 
 
 def _body(members: Iterable[tuple[str, surface.Argument]]) -> Schema:
@@ -340,11 +336,9 @@ def _answer(of: surface.Operation, route: Route) -> str | None:
     record = str(route.record)
     fields = {column.member: column.schema for column in of.columns if column.schema is not None}
     schemas.COMPONENTS.setdefault(record, schemas.object_of(fields))
-    name = f"{_component(of)}Answer"
-    reference = schemas.ref(record)
-    has_pages = route.marker is not None
+    name, reference = f"{_component(of)}Answer", schemas.ref(record)
     schemas.COMPONENTS[name] = (
-        schemas.list_of(route.member, reference, paged=has_pages)
+        schemas.list_of(route.member, reference, paged=route.marker is not None)
         if of.is_list
         else schemas.object_of({route.member: reference})
     )

@@ -100,12 +100,9 @@ def _validate(validator: Any, value: Any, where: str = "") -> None:
         raise Refused(400, "The body is nested too deeply.") from None
     if error is not None:
         position = ".".join([where, *map(str, error.absolute_path)]).strip(".") or "body"
-        raise Refused(400, f"Invalid {position[:_MAX_SHOWN]}: {_shorten(error.message)}.")
-
-
-def _shorten(message: str) -> str:
-    """The message of jsonschema, which repeats the whole invalid value."""
-    return message if len(message) <= _MAX_SHOWN else f"{message[:80]} ... {message[-100:]}"
+        message = error.message  # it repeats the whole invalid value
+        shown = message if len(message) <= _MAX_SHOWN else f"{message[:80]} ... {message[-100:]}"
+        raise Refused(400, f"Invalid {position[:_MAX_SHOWN]}: {shown}.")
 
 
 _Validator: Final[Any] = jsonschema.validators.extend(  # type: ignore[no-untyped-call]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from cyborg_quota.surface.arguments import AMOUNT, by_resource
 from cyborg_quota.surface.operations import (
     BOOLEAN,
     COUNT,
@@ -24,9 +25,6 @@ from cyborg_quota.types import (
     STATES,
     UNLIMITED,
 )
-
-MAX_RESOURCES: Final = 1000
-"""The maximum number of resources in one request."""
 
 
 def ref(name: str) -> Schema:
@@ -53,11 +51,6 @@ def _by_resource(schema: Schema, description: str) -> Schema:
     }
 
 
-def _requested(schema: Schema, description: str) -> Schema:
-    """As ``_by_resource``, for a request: not empty, and of bounded size."""
-    return {**_by_resource(schema, description), "minProperties": 1, "maxProperties": MAX_RESOURCES}
-
-
 def list_of(name: str, item: Schema, *, paged: bool = True) -> Schema:
     properties = {name: {"type": "array", "items": item}}
     if paged:
@@ -71,7 +64,6 @@ _LIMIT: Final[Schema] = {
     "maximum": MAX_LIMIT,
     "description": f"{UNLIMITED} means unlimited.",
 }
-_AMOUNT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": MAX_AMOUNT}
 _FORCE_PROJECT: Final = described(BOOLEAN, "Do not ask Keystone whether the project exists.")
 _REASON: Final = described(REASON, "Why the limits are changed: one line, for the history.")
 _MINIMUM: Final = described(COUNT, "What the project, with all below it, can always reach. Missing: no minimum is set.")
@@ -88,7 +80,7 @@ _POD: Final = described(NAME, "The pod, if the call names one.")
 _BOUND_POD: Final = described(
     nullable(NAME), "The pod of a limit per pod; null for one over all pods. Present if the call names a pod."
 )
-_SET_LIMITS: Final = _requested(ref("Limit"), "New limits; the limits of other resources stay.")
+_SET_LIMITS: Final = described(by_resource(ref("Limit")), "New limits; the limits of other resources stay.")
 
 _IN_FORCE: Final[Schema] = {
     "type": "string",
@@ -159,8 +151,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "SetLimits": object_of(
         {
-            "quota": _requested(
-                {**_LIMIT, "type": ["integer", "null"]},
+            "quota": described(
+                by_resource({**_LIMIT, "type": ["integer", "null"]}),
                 "New limits; the limits of other resources stay. null removes a limit.",
             ),
             "pod": described(NAME, "Set limits in this pod, which apply in addition to those over all pods."),
@@ -194,7 +186,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "SetTotals": object_of(
         {
-            "quota": _requested(ref("TotalLimit"), "New total limits; those of other resources stay."),
+            "quota": described(by_resource(ref("TotalLimit")), "New total limits; those of other resources stay."),
             "force": described(BOOLEAN, "Permit limits below the usage of all projects, which is not changed."),
             "reason": _REASON,
         },
@@ -202,7 +194,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "SetMinimums": object_of(
         {
-            "minimums": _requested(COUNT, "New minimums; those of other resources stay. 0 removes one."),
+            "minimums": described(by_resource(COUNT), "New minimums; those of other resources stay. 0 removes one."),
             "dry_run": described(BOOLEAN, "Write nothing, and return what would change, and what would refuse it."),
             "reason": _REASON,
         },
@@ -217,8 +209,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "SetDefaults": object_of(
         {
-            "quota": _requested(
-                {**_LIMIT, "type": ["integer", "null"]}, "New limits; the others stay. null removes a default."
+            "quota": described(
+                by_resource({**_LIMIT, "type": ["integer", "null"]}),
+                "New limits; the others stay. null removes a default.",
             ),
             "reason": _REASON,
         },
@@ -320,7 +313,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         {
             "override": object_of(
                 {
-                    "quota": _requested(ref("Limit"), "The limits that apply between start and until."),
+                    "quota": described(by_resource(ref("Limit")), "The limits that apply between start and until."),
                     "start": described(TIME, "Without it, the limits apply at once. Without an offset: UTC."),
                     "until": described(TIME, "The time until which they apply. Without an offset: UTC."),
                 },
@@ -360,7 +353,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "History": list_of("history", ref("Change")),
     "Check": object_of(
         {
-            "check": _requested(_AMOUNT, "The amounts that would be reserved together."),
+            "check": described(by_resource(AMOUNT), "The amounts that would be reserved together."),
             "pod": described(NAME, "Consider also the limits in this pod."),
         },
         optional=("pod",),
@@ -375,7 +368,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 "devices the hours that are left permit to hold at this moment.",
             ),
             "limit": described(nullable(INTEGER), "null if no limit is set, or if the caller may not see it."),
-            "requested": _AMOUNT,
+            "requested": AMOUNT,
             "in_use": described(nullable(COUNT), "null if the caller may not see it."),
             "reserved": nullable(COUNT),
             "subtree": nullable(COUNT),

@@ -8,7 +8,7 @@ from typing import Any
 from cyborg_quota import policy
 from cyborg_quota.api.call import Call, Json, moment, render
 from cyborg_quota.api.errors import Refused
-from cyborg_quota.types import COMMITTED, Reservation
+from cyborg_quota.types import COMMITTED
 
 
 def list_reservations(call: Call) -> Json:
@@ -25,11 +25,10 @@ def list_reservations(call: Call) -> Json:
     reservations = call.engine.list_reservations(
         call.elevated, project_id, limit=call.limit + 1, after=marker, **filters
     )
-    return call.page("reservations", reservations, _render, lambda reservation: reservation.uuid)
-
-
-def _render(reservation: Reservation) -> Json:
-    """A reservation. A committed one does not expire."""
-    return render(
-        "Reservation", reservation, expire=None if reservation.state == COMMITTED else moment(reservation.expire)
+    return call.page(
+        "reservations",
+        reservations,
+        # (A committed one does not expire.)
+        lambda row: render("Reservation", row, expire=None if row.state == COMMITTED else moment(row.expire)),
+        lambda row: row.uuid,
     )

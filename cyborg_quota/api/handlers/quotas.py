@@ -15,7 +15,6 @@ from cyborg_quota.api.handlers.history import parse_time
 from cyborg_quota.limits import operations
 from cyborg_quota.surface import paging
 from cyborg_quota.types import TOTAL, UNLIMITED, Headroom, Over, UsageRecord
-from cyborg_quota.types.hours import BudgetUse
 from cyborg_quota.types.limits import Holding, TreeRow
 
 _DEFAULTS_UNKNOWN: Final = (
@@ -146,16 +145,12 @@ def preview(call: Call) -> Json:
 def get_limits(call: Call) -> Json:
     """GET /v2/quotas/{project_id}"""
     pod = _pod(call, call.query)
-    _send_generation(call)
+    # The generation of the limits, for If-Match, for those who may set them. It is read before the limits.
+    if call.allows(policy.RULE, call.project_id, call.parent_id):
+        call.headers["ETag"] = f'"{call.engine.limits.generation_of(call.elevated, call.project_id)}"'
     if pod is not None:
         return _answer(pod, _limits_in(call, pod))
     return {"quota": {resource: detail["limit"] for resource, detail in get_detail(call)["quota"].items()}}
-
-
-def _send_generation(call: Call) -> None:
-    """Send the generation of the limits, for If-Match, to those who may set them. To be called before they are read."""
-    if call.allows(policy.RULE, call.project_id, call.parent_id):
-        call.headers["ETag"] = f'"{call.engine.limits.generation_of(call.elevated, call.project_id)}"'
 
 
 def _generation(call: Call) -> int | None:
@@ -277,13 +272,9 @@ def _violation(over: Over, *, in_pod: bool) -> Json:
         "reserved": over.reserved,
         "subtree": over.subtree,
         **kept(over, "promised"),
-        **({"budget": _budget(over.budget)} if over.budget else {}),
+        **({"budget": render("BudgetUse", over.budget)} if over.budget else {}),
         **({"pod": over.pod} if in_pod else {}),
     }
-
-
-def _budget(use: BudgetUse) -> Json:
-    return render("BudgetUse", use, period_begins=moment(use.begins), period_ends=moment(use.ends))
 
 
 def refuse_below_usage(limits: Mapping[str, int | None], held: Mapping[str, tuple[int, str]]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from cyborg_quota.api.call import Call, Json
 from cyborg_quota.api.handlers.quotas import kept, refuse_below_usage, with_warnings
-from cyborg_quota.types import TotalLimit
 
 
 def get_totals(call: Call) -> Json:
@@ -13,12 +12,13 @@ def get_totals(call: Call) -> Json:
     after = call.marker or ""
     totals = [total for total in call.engine.limits.list_total_limits(call.elevated) if total.resource > after]
     totals.sort(key=lambda total: total.resource)
-    page = call.page("quota", totals, _total, lambda total: total.resource)
+    page = call.page(
+        "quota",
+        totals,
+        lambda total: {total.resource: {"limit": total.limit, "held": total.held, **kept(total, "promised")}},
+        lambda total: total.resource,
+    )
     return {**page, "quota": {name: total for quota in page["quota"] for name, total in quota.items()}}
-
-
-def _total(total: TotalLimit) -> Json:
-    return {total.resource: {"limit": total.limit, "held": total.held, **kept(total, "promised")}}
 
 
 def set_totals(call: Call) -> Json:
@@ -32,7 +32,7 @@ def set_totals(call: Call) -> Json:
         )
     given = {"reason": call.body.get("reason"), "force": call.body.get("force", False)}
     call.engine.limits.set_total_limits(call.elevated, limits, **given)
-    return with_warnings(call, get_totals(call), call.body["quota"])
+    return with_warnings(call, get_totals(call), limits)
 
 
 def unset_total(call: Call) -> None:

@@ -39,8 +39,10 @@ def _node(call: Call) -> Json:
     """The project alone, without what its descendants hold (I8)."""
     try:
         path = call.engine.limits.path(call.elevated, call.project_id)
-    except exceptions.LimitsReadOnly:
-        return _node_of_ledger(call)
+    except exceptions.LimitsReadOnly:  # another service or a file stores the limits
+        records = call.engine.get_detail(call.as_project)
+        quota = {record.resource: {"limit": limit_of(record), "in_use": record.usage.used} for record in records}
+        return {"project_id": call.project_id, "depth": 0, "quota": quota}
     nodes = _nodes(row for row in path if row.project_id == call.project_id)
     [node] = nodes or [{"project_id": call.project_id, "quota": {}}]
     node["depth"] = 0
@@ -50,31 +52,23 @@ def _node(call: Call) -> Json:
     return node
 
 
-def _node_of_ledger(call: Call) -> Json:
-    """The project alone, with limits that another service or a file stores."""
-    records = call.engine.get_detail(call.as_project)
-    quota = {record.resource: {"limit": limit_of(record), "in_use": record.usage.used} for record in records}
-    return {"project_id": call.project_id, "depth": 0, "quota": quota}
-
-
 def _nodes(rows: Iterable[TreeRow]) -> list[Json]:
     """A node for each project, from its rows, one for each resource."""
     nodes = []
     for project_id, group in itertools.groupby(rows, key=lambda row: row.project_id):
         own = list(group)
-        quota = {row.resource: _figures(row) for row in own}
+        quota = {
+            row.resource: {
+                "limit": row.limit,
+                "in_use": row.used,
+                "hierarchical_usage": row.hierarchical_usage,
+                "subtree": row.subtree,
+                **kept(row, "minimum", "promised"),
+            }
+            for row in own
+        }
         nodes.append({"project_id": project_id, "parent_id": own[0].parent_id, "depth": own[0].depth, "quota": quota})
     return nodes
-
-
-def _figures(row: TreeRow) -> Json:
-    return {
-        "limit": row.limit,
-        "in_use": row.used,
-        "hierarchical_usage": row.hierarchical_usage,
-        "subtree": row.subtree,
-        **kept(row, "minimum", "promised"),
-    }
 
 
 def place(call: Call) -> Json:
