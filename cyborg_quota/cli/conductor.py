@@ -19,7 +19,7 @@ def main() -> int:
 def _serve() -> int:
     from cyborg_quota.cyborg import compatibility
 
-    compatibility.check_conductor()
+    compatibility.check_services(compatibility.PROGRAM)
     from cyborg_quota.cyborg import conductor
 
     conductor.serve(sys.argv)

@@ -116,7 +116,11 @@ class ResourceMap:
         if not classes:
             return {}  # Cyborg creates no ARQ for such a group
         chosen = resource_class if resource_class in classes else classes[0]
-        traits = traits_of(group)
+        traits = [
+            key.removeprefix(TRAIT_PREFIX)
+            for key, value in group.items()
+            if key.startswith(TRAIT_PREFIX) and value == "required"
+        ]
         charged = _heaviest(
             weight for rule in self.rules if rule.matches(chosen, traits) for weight in rule.weights.items()
         )
@@ -179,15 +183,6 @@ def source(conf: cfg.ConfigOpts) -> str:
 def classes_of(group: Mapping[str, str]) -> list[str]:
     """The resource classes of a device profile group, in the order of its keys."""
     return [key.removeprefix(RESOURCES_PREFIX) for key in group if key.startswith(RESOURCES_PREFIX)]
-
-
-def traits_of(group: Mapping[str, str]) -> list[str]:
-    """The required traits of a device profile group."""
-    return [
-        key.removeprefix(TRAIT_PREFIX)
-        for key, value in group.items()
-        if key.startswith(TRAIT_PREFIX) and value == "required"
-    ]
 
 
 def requests_of(group: Mapping[str, str]) -> int:

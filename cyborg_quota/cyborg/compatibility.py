@@ -52,6 +52,11 @@ REST_PARTS: Final = (
     Part(_VERSIONS, "min_version_string", 0),
     Part(_VERSIONS, "max_version_string", 0),
 )
+"""What the REST API of quota uses when it is mounted. Cyborg's controllers can be imported only after its objects are
+registered, so check_services does not check them."""
+PROGRAM: Final = Part("cyborg.cmd", "__name__")
+"""What each of Cyborg's programs imports first. It must be imported before anything imports oslo.service, which selects
+its backend once, by default eventlet's: Cyborg's programs select that with threads and worker processes."""
 _COLUMNS: Final = {
     "ExtArq": (
         "updated_at",
@@ -162,31 +167,17 @@ def is_tested(version_text: str) -> bool:
     return _major(version_text) in TESTED
 
 
-def check_records() -> None:
-    """Check that commands can read the records of this Cyborg. Raises ConfigurationError."""
-    _refuse_first(_problems(RECORD_PARTS))
+def check(parts: Iterable[Part]) -> None:
+    """Check that this Cyborg has these parts. Raises ConfigurationError."""
+    _refuse_first(_problems(parts))
 
 
-def check_services() -> None:
-    """Check that the conductor and the API of this Cyborg can run with quota. Raises ConfigurationError."""
-    _refuse_first(_service_problems())
+def check_services(*first: Part) -> None:
+    """Check that the conductor and the API of this Cyborg can run with quota. Raises ConfigurationError.
 
-
-def check_rest_api() -> None:
-    """Check that the REST API of quota can be mounted. Raises ConfigurationError.
-
-    Cyborg's controllers can be imported only after its objects are registered, so check_services cannot do this.
+    ``first``: parts that are imported before the others.
     """
-    _refuse_first(_problems(REST_PARTS))
-
-
-def check_conductor() -> None:
-    """Do what each of Cyborg's programs does first, then check as check_services does. Raises ConfigurationError.
-
-    Call it before anything imports oslo.service, which selects its backend once, by default eventlet's. Cyborg's
-    programs select that with threads and worker processes.
-    """
-    _refuse_first(itertools.chain(_problems([Part("cyborg.cmd", "__name__")]), _service_problems()))
+    _refuse_first(itertools.chain(_problems(first), _service_problems()))
 
 
 def check_registered(*replacements: type[Any]) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def records(conf: cfg.ConfigOpts) -> Records:
     """Cyborg's records, read with its configuration ([cyborg] config_file). Raises ConfigurationError, cfg.Error."""
-    compatibility.check_records()
+    compatibility.check(compatibility.RECORD_PARTS)
     from cyborg.conf import CONF
 
     arguments = [part for path in conf.cyborg.config_file for part in ("--config-file", path)]

@@ -17,7 +17,6 @@ from cyborg_quota.conf import loading, opts, resource_rules
 from cyborg_quota.conf.resource_rules import ResourceMap
 from cyborg_quota.cyborg import cyborg_host
 from cyborg_quota.cyborg.bind_tracker import BindTracker
-from cyborg_quota.cyborg.reconciler import Reconciler
 from cyborg_quota.cyborg.repair import Repair
 
 LOG = logging.getLogger(__name__)
@@ -51,11 +50,11 @@ def bind_tracker() -> BindTracker:
 @functools.cache
 def repair() -> Repair:
     """The repair of the ledger by this process."""
-    return Repair(_reconciler, bind_tracker().guard.reaches, is_healing=conf().cyborg.reconcile_heal)
-
-
-def _reconciler() -> Reconciler:
-    return cyborg_host.reconciler(conf(), bind_tracker().engine, cyborg_host.new_records(conf()))
+    return Repair(
+        lambda: cyborg_host.reconciler(conf(), bind_tracker().engine, cyborg_host.new_records(conf())),
+        bind_tracker().guard.reaches,
+        is_healing=conf().cyborg.reconcile_heal,
+    )
 
 
 @functools.cache

@@ -33,7 +33,7 @@ class QuotaDriver:
     """
 
     def __init__(self) -> None:
-        compatibility.check_records()
+        compatibility.check(compatibility.RECORD_PARTS)
         cyborg_host.connection(cfg.CONF)
         self._tracker = process_state.bind_tracker()
         process_state.log_start("quota driver")

@@ -188,30 +188,18 @@ class Reconciler:
         try:
             self._repair_all(wanted, repaired, progress)
         finally:
-            self._recheck(repaired)
+            # Correct repairs that met a concurrent change: an ARQ charged but just unbound, or released but just bound.
+            # A bind that runs now settles its reservation itself.
+            for start in range(0, len(repaired), _PAGE_ROWS):
+                arqs = [
+                    (project_id, difference.arq)
+                    for difference in repaired[start : start + _PAGE_ROWS]
+                    for project_id, _ in (*difference.before, *difference.after)
+                ]
+                seen = self._compare(observations_of(self.engine, self.records, arqs)).differences
+                again = [difference for difference in seen if difference.is_own]
+                self._repair_all([difference for difference in again if difference.problem != "not committed"], [])
         return sorted(repaired, key=lambda difference: difference.arq)
-
-    def _recheck(self, repaired: Sequence[Difference]) -> None:
-        """Correct repairs that met a concurrent change: an ARQ charged but just unbound, or released but just bound.
-
-        A bind that runs now settles its reservation itself.
-        """
-        for start in range(0, len(repaired), _PAGE_ROWS):
-            chunk = repaired[start : start + _PAGE_ROWS]
-            arqs = [
-                (project_id, difference.arq)
-                for difference in chunk
-                for project_id, _ in (*difference.before, *difference.after)
-            ]
-            report = self._compare(observations_of(self.engine, self.records, arqs))
-            self._repair_all(
-                [
-                    difference
-                    for difference in report.differences
-                    if difference.is_own and difference.problem != "not committed"
-                ],
-                [],
-            )
 
     def _check(self, report: Report, wanted: Sequence[Difference], *, is_automatic: bool) -> None:
         is_all = is_automatic and report.attached == 0 and report.charged > 1

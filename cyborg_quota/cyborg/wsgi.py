@@ -63,7 +63,7 @@ def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
     from cyborg_quota.api.microversions import VersionRange
 
     def setup(*args: Any, **options: Any) -> Any:
-        compatibility.check_rest_api()
+        compatibility.check(compatibility.REST_PARTS)
         from cyborg.api.controllers.v2 import versions
 
         tracker = process_state.bind_tracker()

@@ -104,7 +104,7 @@ def doctor():
         "bind is no job": mock.patch.object(fpga_ext_arq.FPGAExtARQ.bind, "is_job", False),
         "a module that is gone": mock.patch.dict(sys.modules, {"cyborg.api.hooks": None}),
     }
-    found = {"nothing, records": error_of(compatibility.check_records)}
+    found = {"nothing, records": error_of(lambda: compatibility.check(compatibility.RECORD_PARTS))}
     for name, change in changes.items():
         with change:
             found[name] = error_of()
@@ -115,10 +115,11 @@ def doctor():
 
         found["a registry that keeps its own objects"] = error_of(objects.install)
     found["our objects, registered"] = error_of(objects.install)
-    found["REST API"] = error_of(compatibility.check_rest_api)
+    check_rest_api = functools.partial(compatibility.check, compatibility.REST_PARTS)
+    found["REST API"] = error_of(check_rest_api)
     for call in compatibility.REST_PARTS:
         with missing(call.module, call.name):
-            found[f"without {call.module}.{call.name}"] = error_of(compatibility.check_rest_api)
+            found[f"without {call.module}.{call.name}"] = error_of(check_rest_api)
     return found
 
 
