@@ -217,6 +217,8 @@ def draw_capacity(path: str, reports: Sequence[ResourceReport]) -> None:
     The end of ``path`` selects PNG or SVG. Raises BadUsage if the file cannot be written.
     """
     pyplot = _pyplot()
+    from matplotlib import patches
+
     shown = [report for report in reports if report.capacity > 0]
     height = _ROW_INCHES * max(len(shown), 1) + 1.25
     figure, axes = pyplot.subplots(figsize=(9.0, height))
@@ -227,7 +229,12 @@ def draw_capacity(path: str, reports: Sequence[ResourceReport]) -> None:
     axes.axvline(100, color="black", linewidth=0.8)
     axes.set_xlim(0, max([300.0, *(1.05 * _promised_percent(report) for report in shown)]))
     axes.set_xlabel("percent of the capacity")
-    _legend(axes, without=len(reports) - len(shown))
+    keys = ((_CLAIMED, "claimed"), (_ELSEWHERE, "used elsewhere"), (_FREE, "free"), (_PROMISED, "promised"))
+    handles = [patches.Patch(color=color, label=text) for color, text in keys]
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, frameon=False, fontsize=8)
+    without = len(reports) - len(shown)
+    more = f" ({without} without capacity not drawn)" if without else ""
+    axes.set_title(escape(f"Capacity and promises{more}"), loc="left", fontsize=11, weight="bold")
     figure.subplots_adjust(left=0.18, right=0.98, top=1 - 0.45 / height, bottom=0.5 / height)
     save(figure, path)
 
@@ -256,13 +263,3 @@ def _promised_percent(report: ResourceReport) -> float:
     if report.promised == UNLIMITED:
         return _MAX_PERCENT
     return min(100 * report.promised / report.capacity, _MAX_PERCENT)
-
-
-def _legend(axes: Any, *, without: int) -> None:
-    from matplotlib import patches
-
-    keys = ((_CLAIMED, "claimed"), (_ELSEWHERE, "used elsewhere"), (_FREE, "free"), (_PROMISED, "promised"))
-    handles = [patches.Patch(color=color, label=text) for color, text in keys]
-    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, frameon=False, fontsize=8)
-    more = f" ({without} without capacity not drawn)" if without else ""
-    axes.set_title(escape(f"Capacity and promises{more}"), loc="left", fontsize=11, weight="bold")

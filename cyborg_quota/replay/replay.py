@@ -179,18 +179,15 @@ class Replay:
                 self.over_capacity.add(event.line)
             return False
         if not self._is_ledger_checked and self.tally.is_fresh(event):
-            self._check_ledger(event, uuids)
+            # The first reservation must be made by this replay, and not held by its consumer before.
+            reservations = self._engine.list_reservations(self._context, reservations=uuids)
+            if any(reservation.group != self._group(event) for reservation in reservations):
+                raise BadUsage(
+                    f"Consumer {event.consumer} of project {event.project_id} holds reservations that this "
+                    "replay did not make. Use a separate database for the replay."
+                )
+            self._is_ledger_checked = True
         return True
-
-    def _check_ledger(self, event: Event, uuids: list[str]) -> None:
-        """Check that the first reservation was made by this replay, and not held by its consumer before."""
-        reservations = self._engine.list_reservations(self._context, reservations=uuids)
-        if any(reservation.group != self._group(event) for reservation in reservations):
-            raise BadUsage(
-                f"Consumer {event.consumer} of project {event.project_id} holds reservations that this "
-                "replay did not make. Use a separate database for the replay."
-            )
-        self._is_ledger_checked = True
 
     def _settle(self, event: Event) -> None:
         calls = {"commit": self._engine.commit, "rollback": self._engine.rollback, "release": self._engine.release}

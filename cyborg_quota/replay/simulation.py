@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from cyborg_quota import exceptions
@@ -25,9 +25,7 @@ from cyborg_quota.types import (
     UNLIMITED,
     Constraint,
     Counters,
-    Over,
     Row,
-    State,
     UsageKey,
 )
 
@@ -100,7 +98,11 @@ class Simulation:
         if plan.error is not None:
             raise plan.error
         for move in plan.moves:
-            self._move(holder, live, move.to)
+            self._charge(UsageKey(live.project_id, live.resource), *transitions.effect(live.state, move.to, live.delta))
+            if move.to in LIVE_STATES:
+                self._live[holder] = live._replace(state=move.to)
+            else:
+                del self._live[holder]
         return True
 
     def _reserve(self, event: Event, holder: Holder) -> bool:
@@ -116,7 +118,11 @@ class Simulation:
         path, constraints = self._path(key)
         violations = enforcement.find_violations(event.project_id, constraints, self.counters, request)
         if violations:
-            self._refuse(key, holder, path, violations)
+            self._skipped.add(holder)
+            self.refused[key] += 1
+            binding = enforcement.binding(violations, [counter.project_id for counter in path])
+            self.bound_by.setdefault(key, Counter())[binding.project_id] += 1
+            self.touched = path
             return False
         width = enforcement.widths([counter.project_id for counter in path], request, self.counters)
         if enforcement.find_violations(event.project_id, width, self.counters, request):
@@ -124,20 +130,6 @@ class Simulation:
         self._live[holder] = Row(event.line, event.consumer, 0, *key[:2], event.amount, RESERVED, overdue=False)
         self._charge(key, *transitions.effect(None, RESERVED, event.amount))
         return True
-
-    def _refuse(self, key: UsageKey, holder: Holder, path: Sequence[UsageKey], violations: Iterable[Over]) -> None:
-        self._skipped.add(holder)
-        self.refused[key] += 1
-        binding = enforcement.binding(violations, [counter.project_id for counter in path])
-        self.bound_by.setdefault(key, Counter())[binding.project_id] += 1
-        self.touched = path
-
-    def _move(self, holder: Holder, row: Row, state: State) -> None:
-        self._charge(UsageKey(row.project_id, row.resource), *transitions.effect(row.state, state, row.delta))
-        if state in LIVE_STATES:
-            self._live[holder] = row._replace(state=state)
-        else:
-            del self._live[holder]
 
     def _charge(self, key: UsageKey, reserved: int, used: int) -> None:
         """Add to the counters of a project, its ancestors and all projects."""

@@ -61,30 +61,27 @@ class Tally:
 
     def add(self, event: Event, *, is_refused: bool = False) -> str:
         """Count one event; returns its outcome."""
-        outcome = self._outcome(event, is_refused)
-        self.totals[outcome] += 1
-        self.by_project.setdefault((event.project_id, event.resource), Counter())[outcome] += 1
-        return outcome
-
-    def _outcome(self, event: Event, is_refused: bool) -> str:
-        holder = (event.project_id, event.consumer)
-        if event.kind == "reserve":
-            if is_refused:
-                self._refused.add(holder)
-                return REFUSED
+        holder, key = (event.project_id, event.consumer), (event.project_id, event.resource)
+        if event.kind == "reserve" and is_refused:
+            outcome = REFUSED
+            self._refused.add(holder)
+        elif event.kind == "reserve":
+            outcome = ADMITTED
             self._refused.discard(holder)
             if holder not in self._live:
-                key = (event.project_id, event.resource)
                 self._live[holder] = (key, event.amount)
                 self.held[key] += event.amount
                 self.placed += 1
-            return ADMITTED
-        if holder in self._refused:
-            return SKIPPED
-        if holder in self._live and event.kind != "commit":
-            key, amount = self._live.pop(holder)
-            self.held[key] -= amount
-        return _SETTLED[event.kind]
+        elif holder in self._refused:
+            outcome = SKIPPED
+        else:
+            outcome = _SETTLED[event.kind]
+            if holder in self._live and event.kind != "commit":
+                held, amount = self._live.pop(holder)
+                self.held[held] -= amount
+        self.totals[outcome] += 1
+        self.by_project.setdefault(key, Counter())[outcome] += 1
+        return outcome
 
 
 class Series:
@@ -115,11 +112,8 @@ class Series:
         self.amounts.append(amount)
         self.refused.append(refused)
         if len(self.times) > MAX_POINTS:
-            self._halve()
-
-    def _halve(self) -> None:
-        last = len(self.times) - 1
-        pairs = range(0, last, 2)
-        self.times = [self.times[index] for index in pairs] + self.times[last:]
-        self.amounts = [max(self.amounts[index : index + 2]) for index in pairs] + self.amounts[last:]
-        self.refused = [sum(self.refused[index : index + 2]) for index in pairs] + self.refused[last:]
+            last = len(self.times) - 1
+            pairs = range(0, last, 2)
+            self.times = [self.times[index] for index in pairs] + self.times[last:]
+            self.amounts = [max(self.amounts[index : index + 2]) for index in pairs] + self.amounts[last:]
+            self.refused = [sum(self.refused[index : index + 2]) for index in pairs] + self.refused[last:]
