@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replays a trace of claims on the nodes of a cloud that form six pods, and compares rules for the choice of the pod.
 
-    python -m benchmarks.pod_simulation DIRECTORY [--every N] [--threshold PERCENT] [--chart FILE]
+    python -m benchmarks.pod_simulation DIRECTORY [--every N] [--threshold PERCENT]
 
 DIRECTORY has gpu_nodes.csv (gpu_capacity_num, node_name) and gpu_attach_trace.csv, a trace as `replay` takes it. Every
 N-th node is used, so that the pods fill up. Consecutive nodes form a pod. Each rule has a SQLite ledger of its own, and
@@ -25,7 +25,6 @@ from cyborg_quota.db.database import Database
 from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.limits.sources.config import NoopLimitDriver
 from cyborg_quota.pods import selection as pod_selection
-from cyborg_quota.replay import charts
 from cyborg_quota.replay.totals import Series
 from cyborg_quota.replay.traces import Event, Trace
 from tests import base, fixtures
@@ -201,17 +200,6 @@ def read_nodes(path: pathlib.Path, every: int) -> list[int]:
         return [int(row["gpu_capacity_num"]) for row in csv.DictReader(file)][::every]
 
 
-def draw(path: str, outcomes: Iterable[Outcome]) -> None:
-    """Draw the use of each pod, one row of panels for each rule."""
-    panels = [
-        charts.Panel(f"{outcome.rule} {pod}", RESOURCE, outcome.use[pod], outcome.capacity[pod])
-        for outcome in outcomes
-        for pod in PODS
-    ]
-    subtitle = "accelerators in use, and the capacity of each pod"
-    charts.draw(path, "Six pods: three rules for the choice of the pod", panels, columns=len(PODS), subtitle=subtitle)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="benchmarks.pod_simulation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -219,19 +207,12 @@ def main() -> None:
     parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("--every", type=int, default=3, metavar="N", help="use every N-th node (default: 3)")
     parser.add_argument("--threshold", type=int, default=90, metavar="PERCENT", help="of each pod (default: 90)")
-    parser.add_argument("--chart", metavar="FILE", help="draw the use of the pods into a PNG or SVG file")
     arguments = parser.parse_args()
-    if arguments.chart is not None:
-        charts.require(arguments.chart)
     nodes = read_nodes(arguments.directory / "gpu_nodes.csv", arguments.every)
     trace = Trace(str(arguments.directory / "gpu_attach_trace.csv"))
     print(f"{len(nodes)} nodes, {sum(nodes)} accelerators\n{HEAD}")
-    outcomes = []
     for rule in RULES:
-        outcomes.append(simulate(rule, nodes, trace, arguments.threshold))
-        print(outcomes[-1].row, flush=True)
-    if arguments.chart is not None:
-        draw(arguments.chart, outcomes)
+        print(simulate(rule, nodes, trace, arguments.threshold).row, flush=True)
 
 
 if __name__ == "__main__":

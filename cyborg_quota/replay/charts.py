@@ -77,29 +77,19 @@ def replay_panels(trace: Trace, refused: Collection[int], limits: Mapping[Key, i
     return [Panel(*key, series, limits.get(key, UNLIMITED)) for key, series in by_key.items()]
 
 
-def worst_first(panels: Iterable[Panel]) -> list[Panel]:
-    """The panels with the most refusals, then those that come closest to their limits, then the largest ones."""
-
-    def badness(panel: Panel) -> tuple[float, float, int, str, str]:
-        limit = panel.limit
-        share = 0.0 if limit is None or limit == UNLIMITED else panel.held.peak / max(limit, 1)
-        return -panel.held.total_refused, -share, -panel.held.peak, panel.project_id, panel.resource
-
-    return sorted(panels, key=badness)
+def _badness(panel: Panel) -> tuple[float, float, int, str, str]:
+    """The sort key: the most refusals first, then what comes closest to its limit, then the largest amount."""
+    limit = panel.limit
+    share = 0.0 if limit is None or limit == UNLIMITED else panel.held.peak / max(limit, 1)
+    return -panel.held.total_refused, -share, -panel.held.peak, panel.project_id, panel.resource
 
 
-def draw(
-    path: str, title: str, panels: Iterable[Panel], *, columns: int | None = None, subtitle: str | None = None
-) -> None:
-    """Write the chart. The end of ``path`` selects PNG or SVG. Raises BadUsage if the file cannot be written.
-
-    ``columns``: the number of panels in a row, which are then drawn in the given order. ``subtitle``: replaces the
-    number of refusals.
-    """
+def draw(path: str, title: str, panels: Iterable[Panel]) -> None:
+    """Write the chart. The end of ``path`` selects PNG or SVG. Raises BadUsage if the file cannot be written."""
     pyplot = _pyplot()
-    ordered = worst_first(panels) if columns is None else list(panels)
+    ordered = sorted(panels, key=_badness)
     shown = ordered[:MAX_PANELS]
-    columns = columns or max(math.ceil(math.sqrt(len(shown) * 1.2)), 3)
+    columns = max(math.ceil(math.sqrt(len(shown) * 1.2)), 3)
     rows = max(math.ceil(len(shown) / columns), 1)
     width, height = columns * _PANEL_INCHES[0] + 0.3, rows * _PANEL_INCHES[1] + 0.9
     figure = pyplot.figure(figsize=(width, height))
@@ -114,11 +104,10 @@ def draw(
     for index, panel in enumerate(shown):
         axes = figure.add_subplot(grid[index // columns, index % columns])
         _panel(axes, panel, seconds, end or 1.0, names_resource=len(resources) > 1)
-    if subtitle is None:
-        refused = sum(panel.held.total_refused for panel in ordered)
-        more = f"; {len(ordered) - len(shown)} more not drawn" if len(ordered) > len(shown) else ""
-        duration = f"{end / seconds:.3g} {unit}"
-        subtitle = f"{refused} claims refused; used + reserved over {duration}, each panel on its own scale{more}"
+    refused = sum(panel.held.total_refused for panel in ordered)
+    more = f"; {len(ordered) - len(shown)} more not drawn" if len(ordered) > len(shown) else ""
+    duration = f"{end / seconds:.3g} {unit}"
+    subtitle = f"{refused} claims refused; used + reserved over {duration}, each panel on its own scale{more}"
     _head(figure, title, ordered, subtitle)
     save(figure, path)
 

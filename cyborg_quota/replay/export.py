@@ -16,11 +16,10 @@ from typing import Any, Final, TextIO
 
 from cyborg_quota.db import change_log, history
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.replay.traces import HEADER, Event, Kind
+from cyborg_quota.replay.traces import HEADER, HEADER_LINE, Event, Kind
 from cyborg_quota.types import COMMITTED, MICROSECONDS, RELEASED, HistoryEntry, LimitOverride
 
 _PROGRESS_ROWS: Final = 1000
-_HEADER_LINES: Final = 1
 
 
 def events(rows: Iterable[Any], begin: datetime.datetime) -> Iterator[Event]:
@@ -29,7 +28,7 @@ def events(rows: Iterable[Any], begin: datetime.datetime) -> Iterator[Event]:
     A resize or a transfer ends one consumer of the trace, and begins another at the same time: UUID-1, UUID-2, ...
     """
     changes: Counter[str] = Counter()
-    line = _HEADER_LINES
+    line = HEADER_LINE
     for row in rows:
         if row.step == history.TAKE:
             changes[row.uuid] += 1

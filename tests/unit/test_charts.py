@@ -43,13 +43,13 @@ class TestSeries(base.BaseTestCase):
 
 
 class TestCharts(base.BaseTestCase):
-    def draw(self, panels: list[charts.Panel], **options: Any) -> Any:
+    def draw(self, panels: list[charts.Panel]) -> Any:
         """The figure that would be saved. (test_simulate saves charts; to render 156 panels takes seconds.)"""
         from matplotlib import figure  # not above: each worker imports every module of tests
 
         saved: list[Any] = []
         with mock.patch.object(figure.Figure, "savefig", lambda drawn, *_args, **_kwargs: saved.append(drawn)):
-            charts.draw("chart.png", "title", panels, **options)
+            charts.draw("chart.png", "title", panels)
         return saved[0]
 
     def test_the_worst_is_the_first(self) -> None:
