@@ -14,7 +14,7 @@ from cyborg_quota import exceptions, validation
 from cyborg_quota.api.errors import Refused, project_not_found
 from cyborg_quota.api.schemas import COMPONENTS
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.policy import Named, Policy
+from cyborg_quota.policy import Policy
 from cyborg_quota.surface import formats
 from cyborg_quota.surface.operations import Columns
 from cyborg_quota.validation import Context
@@ -110,10 +110,6 @@ class Call:
         except exceptions.UnknownProject as error:
             raise Refused(400, f"{error} Use force to use this id nevertheless.") from None
 
-    def visible(self, records: Sequence[Named]) -> list[Named]:
-        """The records, without the names that the caller may not see."""
-        return self.policy.permitted(records, self.context, self.project_id, self.parent_id)
-
     @property
     def marker(self) -> str | None:
         """The last entry of the previous page of a list of projects. Raises InvalidName."""
@@ -146,12 +142,9 @@ class Call:
         return answer
 
 
-_UTC: Final = datetime.timezone.utc
-
-
 def moment(value: datetime.datetime | None) -> str | None:
     """A time of the database (naive UTC) in RFC 3339."""
-    return None if value is None else value.replace(tzinfo=_UTC).isoformat().replace("+00:00", "Z")
+    return None if value is None else value.replace(tzinfo=datetime.timezone.utc).isoformat().replace("+00:00", "Z")
 
 
 _FIELDS: Final = {

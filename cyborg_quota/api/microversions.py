@@ -34,17 +34,14 @@ class VersionRange(NamedTuple):
                 "OpenStack-API-Maximum-Version": self.maximum,
             }
         )
-        version = self._requested(req.get_header(HEADER))
-        resp.set_header(HEADER, f"{SERVICE_TYPE} {version}")
-
-    def _requested(self, header: str | None) -> str:
         # As in Cyborg: without the header, the lowest version; the service type may be left out.
+        header = req.get_header(HEADER)
         named = header and microversion_parse.get_version({HEADER: header}, SERVICE_TYPE)
         requested = self.minimum if header is None else named or header.strip()
-        if requested.lower() == "latest":
-            return self.maximum
         try:
-            version = microversion_parse.parse_version_string(requested)
+            version = microversion_parse.parse_version_string(
+                self.maximum if requested.lower() == "latest" else requested
+            )
         except TypeError:
             version = None
         lowest, highest = map(microversion_parse.parse_version_string, (self.minimum, self.maximum))
@@ -56,7 +53,7 @@ class VersionRange(NamedTuple):
                 max_version=self.maximum,
                 min_version=self.minimum,
             )
-        return str(version)
+        resp.set_header(HEADER, f"{SERVICE_TYPE} {version}")
 
 
 def make_discovery() -> Callable[..., Any]:

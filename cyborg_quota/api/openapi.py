@@ -20,8 +20,6 @@ from cyborg_quota.api.operations import OPERATIONS, Operation
 from cyborg_quota.types import MAX_NAME_CHARS
 
 FILE: Final = pathlib.Path(__file__).with_name("openapi.yaml")
-_API_VERSION: Final = "2.0"
-_ALWAYS: Final = (401, 406, 500, 503)
 _OF_PATH: Final = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS, "pattern": "^[^/]+$"}
 _DESCRIPTIONS: Final = {
     400: "The request is invalid.",
@@ -54,7 +52,7 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Quota of OpenStack Cyborg",
-            "version": _API_VERSION,
+            "version": "2.0",
             "description": "Quota of accelerators, at the endpoint of Cyborg (service type accelerator).",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
@@ -119,7 +117,7 @@ def _error(status: int) -> dict[str, Any]:
 def statuses(operation: Operation) -> set[int]:
     """The statuses of the errors that the operation may answer."""
     of_project, of_body = {404} if operation.is_of_project else set(), {413, 415} if operation.body else set()
-    return {400, 403, *_ALWAYS, *operation.errors, *of_project, *of_body}
+    return {400, 401, 403, 406, 500, 503, *operation.errors, *of_project, *of_body}
 
 
 class _Dumper(yaml.SafeDumper):

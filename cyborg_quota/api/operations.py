@@ -352,31 +352,13 @@ def _component(of: surface.Operation) -> str:
 
 def _handle(of: surface.Operation, route: Route, call: Call) -> Any:
     """Make the call of an operation with the values of a request, and render what it returns."""
-    try:
-        values = {
-            argument.name: _value(argument, call)
-            for argument in surface.flat(of.arguments)
-            if argument.rest is not None
-        }
-    except argparse.ArgumentTypeError as error:
-        raise Refused(400, f"Invalid value: {error}.") from None
-    for either in of.arguments:
-        if isinstance(either, surface.OneOf) and sum(_is_given(argument, call) for argument in either.arguments) > 1:
-            raise Refused(
-                400,
-                f"Give only one of {', '.join(str(argument.rest) for argument in either.arguments if argument.rest)}.",
-            )
-    absent = {
-        argument.name: argument.collect(argument.default)
-        for argument in surface.flat(of.arguments)
-        if argument.name not in values
-    }
-    absent.pop(arguments.PROJECT_DOMAIN.name, None)
+    values = _values(of, call)
+    values.pop(arguments.PROJECT_DOMAIN.name, None)
     if values.pop(arguments.FORCE_PROJECT.name, None) is not None:
         call.require_project(values.get("child_id") or call.project_id)
     if route.marker is not None:
         values["limit"] = call.limit + 1
-    result = of.call(call, **values, **absent)
+    result = of.call(call, **values)
     if of.columns is None or route.member is None:
         return None
     shown, records = result if isinstance(result, surface.Table) else (of.columns, result)
@@ -386,24 +368,35 @@ def _handle(of: surface.Operation, route: Route, call: Call) -> Any:
     return {route.member: [render(record) for record in records] if of.is_list else render(records)}
 
 
+def _values(of: surface.Operation, call: Call) -> dict[str, Any]:
+    """The values of the arguments, by name. Raises Refused (400)."""
+    values: dict[str, Any] = {}
+    try:
+        for argument in surface.flat(of.arguments):
+            given = _given(argument, call)
+            if given is not None:
+                values[argument.name] = argument.load(given)
+            else:  # (of several arguments with one name, another one may be given)
+                values.setdefault(argument.name, argument.collect(argument.default))
+    except argparse.ArgumentTypeError as error:
+        raise Refused(400, f"Invalid value: {error}.") from None
+    for either in of.arguments:
+        if not isinstance(either, surface.OneOf):
+            continue
+        if sum(_given(argument, call) not in (None, argument.default) for argument in either.arguments) > 1:
+            names = (str(argument.rest) for argument in either.arguments if argument.rest)
+            raise Refused(400, f"Give only one of {', '.join(names)}.")
+    return values
+
+
 def _given(argument: surface.Argument, call: Call) -> Any:
-    """What the path, the query or the body has for an argument; None: nothing."""
+    """What the path, the query or the body has for an argument; None: nothing, also for one of the host only."""
     value: Any = call.path.get(argument.name)
-    if value is None:
+    if value is None and argument.rest is not None:
         value = call.query if call.body is None else call.body
         for part in str(argument.rest).split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
     return value
-
-
-def _is_given(argument: surface.Argument, call: Call) -> bool:
-    return argument.rest is not None and _given(argument, call) not in (None, argument.default)
-
-
-def _value(argument: surface.Argument, call: Call) -> Any:
-    """The value of an argument."""
-    value = _given(argument, call)
-    return argument.collect(argument.default) if value is None else argument.load(value)
 
 
 def _all() -> Iterator[Operation]:

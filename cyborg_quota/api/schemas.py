@@ -80,7 +80,6 @@ _POD: Final = described(NAME, "The pod, if the call names one.")
 _BOUND_POD: Final = described(
     nullable(NAME), "The pod of a limit per pod; null for one over all pods. Present if the call names a pod."
 )
-_SET_LIMITS: Final = described(by_resource(ref("Limit")), "New limits; the limits of other resources stay.")
 
 _IN_FORCE: Final[Schema] = {
     "type": "string",
@@ -219,7 +218,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "Preview": object_of(
         {
-            "quota": _SET_LIMITS,
+            "quota": described(by_resource(ref("Limit")), "New limits; the limits of other resources stay."),
             "project_id": described(NAME, "The project. Without it: the defaults, or the totals."),
             "total": described(BOOLEAN, "The limits over all projects."),
             "pod": described(NAME, "The limits of the project in this pod."),

@@ -25,7 +25,9 @@ def get_history(call: Call) -> Json:
     )
     if not call.is_admin:
         entries = [without_others(entry) for entry in entries]
-    return call.page("history", call.visible(entries), lambda entry: render("Change", entry), lambda entry: entry.id)
+    # Without the names that the caller may not see.
+    shown = call.policy.permitted(entries, call.context, call.project_id, call.parent_id)
+    return call.page("history", shown, lambda entry: render("Change", entry), lambda entry: entry.id)
 
 
 def parse_time(name: str, given: Mapping[str, Any]) -> Any:

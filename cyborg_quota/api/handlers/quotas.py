@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from cyborg_quota import exceptions, policy
@@ -14,7 +13,7 @@ from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.handlers.history import parse_time
 from cyborg_quota.limits import operations
 from cyborg_quota.surface import paging
-from cyborg_quota.types import TOTAL, UNLIMITED, Headroom, Over, UsageRecord
+from cyborg_quota.types import TOTAL, UNLIMITED, Headroom, UsageRecord
 from cyborg_quota.types.limits import Holding, TreeRow
 
 _DEFAULTS_UNKNOWN: Final = (
@@ -45,18 +44,17 @@ def list_quotas(call: Call) -> Json:
             if any(holding.used + holding.reserved for holding in holdings)
         }
         in_force = limits.limits_in_force(call.elevated, list(by_project))
-    render_project = functools.partial(_project_quota, in_force)
-    return call.page(
-        "quotas", list(by_project.items()), render_project, lambda project: project[0], following=following
-    )
+    quotas = [_project_quota(in_force, *project) for project in by_project.items()]
+    return call.page("quotas", quotas, dict, lambda quota: str(quota["project_id"]), following=following)
 
 
-def _project_quota(in_force: Mapping[str, Mapping[str, int]] | None, project: tuple[str, list[Holding]]) -> Json:
+def _project_quota(
+    in_force: Mapping[str, Mapping[str, int]] | None, project_id: str, holdings: Sequence[Holding]
+) -> Json:
     """The own limits of a project over all pods, the number of its overrides, and what it holds.
 
     ``in_force``: the limits by project, if they are not stored here.
     """
-    project_id, holdings = project
     whole = [holding for holding in holdings if holding.key.is_whole]
     own = {holding.key.resource: holding.limit for holding in whole if holding.limit is not None}
     return {
@@ -167,7 +165,8 @@ def get_detail(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/detail"""
     pod = _pod(call, call.query)
     if pod is not None:
-        return _answer(pod, {record.resource: _detail(record, is_stored=False) for record in _records_in(call, pod)})
+        records = call.engine.get_detail(call.elevated, call.project_id, pod=pod)
+        return _answer(pod, {record.resource: _detail(record, is_stored=False) for record in records})
     read_only = call.engine.limits.read_only
     records = call.engine.get_detail(call.as_project)
     quota = {record.resource: _detail(record, is_stored=read_only is None) for record in records}
@@ -221,7 +220,8 @@ def set_limits(call: Call) -> Json:
     own = {} if pod is None else _limits_in(call, pod)
     if not call.body.get("force", False) and set(limits.values()) != {None}:
         where = "" if pod is None else f" in pod {pod}"
-        usages = {record.resource: record.usage for record in _records_in(call, pod)}
+        records = call.engine.get_detail(call.elevated, call.project_id, pod=pod)
+        usages = {record.resource: record.usage for record in records}
         amounts = {
             name: (usage.used + usage.reserved, f"{usage.used} in use and {usage.reserved} reserved{where}")
             for name, usage in usages.items()
@@ -257,24 +257,23 @@ def check(call: Call) -> Json:
     """POST /v2/quotas/{project_id}/check"""
     pod = _pod(call, call.body)
     overs = call.engine.check(call.elevated, call.body["check"], call.project_id, pod=pod, redacted=not call.is_admin)
-    violations = [_violation(over, in_pod=pod is not None) for over in overs]
+    violations = [
+        {
+            "project_id": None if over.scope == "total" else over.project_id,
+            "resource": over.resource,
+            "scope": over.scope,
+            "limit": over.limit,
+            "requested": over.requested,
+            "in_use": over.used,
+            "reserved": over.reserved,
+            "subtree": over.subtree,
+            **kept(over, "promised"),
+            **({"budget": render("BudgetUse", over.budget)} if over.budget else {}),
+            **({} if pod is None else {"pod": over.pod}),
+        }
+        for over in overs
+    ]
     return {"granted": not violations, "violations": violations}
-
-
-def _violation(over: Over, *, in_pod: bool) -> Json:
-    return {
-        "project_id": None if over.scope == "total" else over.project_id,
-        "resource": over.resource,
-        "scope": over.scope,
-        "limit": over.limit,
-        "requested": over.requested,
-        "in_use": over.used,
-        "reserved": over.reserved,
-        "subtree": over.subtree,
-        **kept(over, "promised"),
-        **({"budget": render("BudgetUse", over.budget)} if over.budget else {}),
-        **({"pod": over.pod} if in_pod else {}),
-    }
 
 
 def refuse_below_usage(limits: Mapping[str, int | None], held: Mapping[str, tuple[int, str]]) -> None:
@@ -299,10 +298,6 @@ def _pod(call: Call, given: Mapping[str, Any]) -> str | None:
     if pod is not None and not call.allows(policy.SEE_PODS, call.project_id, call.parent_id):
         raise Refused(404, str(exceptions.PodNotFound(pod)))
     return pod
-
-
-def _records_in(call: Call, pod: str | None) -> list[UsageRecord]:
-    return call.engine.get_detail(call.elevated, call.project_id, pod=pod)
 
 
 def _limits_in(call: Call, pod: str) -> dict[str, int]:
