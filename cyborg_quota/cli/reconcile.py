@@ -64,7 +64,7 @@ def _reconcile(
             difference.arq,
             difference.problem,
             "" if difference.attached is None else difference.attached.instance,
-            difference.sources,
+            ", ".join(sorted({charge.source or "none" for charge in difference.charges})),
             diff.format_amounts(difference.before),
             diff.format_amounts(difference.after),
             "repaired" if difference.arq in done else "not repaired",

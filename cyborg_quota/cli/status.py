@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.metadata
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -70,23 +71,21 @@ class Checks(upgradecheck.UpgradeCommands):
             ("total limits", (Checks._run_check, {"check": self._total_limits})),
             ("counters", (Checks._run_check, {"check": self._counters})),
             ("capacity", (Checks._run_check, {"check": self._capacity})),
-            ("Cyborg's version", (Checks._run_cyborg_check, {"check": self._version})),
-            ("resource classes", (Checks._run_cyborg_check, {"check": self._classes})),
-            ("Cyborg's records", (Checks._run_cyborg_check, {"check": self._records})),
+            ("Cyborg's version", (Checks._run_check, {"check": self._version, "is_of_cyborg": True})),
+            ("resource classes", (Checks._run_check, {"check": self._classes, "is_of_cyborg": True})),
+            ("Cyborg's records", (Checks._run_check, {"check": self._records, "is_of_cyborg": True})),
         )
 
-    def _run_check(self, check: Callable[[], Result]) -> Result:
+    def _run_check(self, check: Callable[[], Result], *, is_of_cyborg: bool = False) -> Result:
+        from cyborg_quota.cyborg import compatibility
+
+        is_installed = any(importlib.metadata.distributions(name=compatibility.DISTRIBUTION))
+        if is_of_cyborg and not self._conf.cyborg.config_file and not is_installed:
+            return Result(SUCCESS, "not checked: Cyborg is not installed in this Python environment")
         try:
             return check()
         except (exceptions.QuotaError, cfg.Error) as error:
             return Result(FAILURE, str(error))
-
-    def _run_cyborg_check(self, check: Callable[[], Result]) -> Result:
-        from cyborg_quota.cyborg import compatibility
-
-        if not self._conf.cyborg.config_file and not compatibility.is_installed():
-            return Result(SUCCESS, "not checked: Cyborg is not installed in this Python environment")
-        return self._run_check(check)
 
     def _configuration(self) -> Result:
         from cyborg_quota.conf import check

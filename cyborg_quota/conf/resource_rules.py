@@ -19,7 +19,6 @@ from cyborg_quota import exceptions, validation
 RESOURCES_PREFIX: Final = "resources:"
 TRAIT_PREFIX: Final = "trait:"
 _ACCELERATORS: Final = frozenset({"FPGA", "PGPU", "VGPU"})
-_CUSTOM_PREFIX: Final = "CUSTOM_"
 XILINX_TRAIT: Final = "trait:CUSTOM_FPGA_XILINX"
 
 
@@ -150,7 +149,7 @@ class ResourceMap:
         return any(fnmatch.fnmatchcase(resource_class, rule.resource_class) for rule in self._rules_of(resource_class))
 
     def _rules_of(self, resource_class: str) -> list[Rule]:
-        if resource_class in _ACCELERATORS or resource_class.startswith(_CUSTOM_PREFIX):
+        if resource_class in _ACCELERATORS or resource_class.startswith("CUSTOM_"):
             return self.rules
         return [rule for rule in self.rules if rule.resource_class == resource_class]
 

@@ -185,7 +185,12 @@ class Records:
         if record.device_profile_id not in self._groups:
             self._groups = self._groups_by_id()  # the first one, or one that was created while the ARQs were read
         group = self._groups[record.device_profile_id][record.device_profile_group_id]
-        resource_class = self._class_of(record.deployable_id) if len(classes_of(group)) > 1 else None
+        resource_class = None
+        if len(classes_of(group)) > 1:
+            if record.deployable_id not in self._classes:
+                rows = _query(self._db.attribute_get_by_filter, self._context, {"key": "rc"})
+                self._classes = {record.deployable_id: None, **{row.deployable_id: row.value for row in rows}}
+            resource_class = self._classes[record.deployable_id]
         key = (record.device_profile_id, record.device_profile_group_id, resource_class)
         if key not in self._amounts:
             try:
@@ -194,12 +199,6 @@ class Records:
                 self.uncounted[error.resource_class] = error.reason
                 self._amounts[key] = {}
         return self._amounts[key]
-
-    def _class_of(self, deployable_id: int) -> str | None:
-        if deployable_id not in self._classes:
-            rows = _query(self._db.attribute_get_by_filter, self._context, {"key": "rc"})
-            self._classes = {deployable_id: None, **{row.deployable_id: row.value for row in rows}}
-        return self._classes[deployable_id]
 
     def _groups_by_id(self) -> dict[int, list[Mapping[str, str]]]:
         return {profile.id: _groups(profile) for profile in _query(self._db.device_profile_list, self._context)}

@@ -157,11 +157,6 @@ def version() -> str:
         ) from None
 
 
-def is_installed() -> bool:
-    """Whether there is a Cyborg in this Python environment, of any version."""
-    return any(importlib.metadata.distributions(name=DISTRIBUTION))
-
-
 def is_tested(version_text: str) -> bool:
     """Whether the tests run with this version of Cyborg."""
     return _major(version_text) in TESTED

@@ -95,11 +95,6 @@ class Difference:
         return f"ARQ {self.arq}: {self.problem}; charged {charged}, attached {attached}"
 
     @property
-    def sources(self) -> str:
-        """The sources of its charges, as ``cyborg``, separated by commas; ``none`` for a charge without a source."""
-        return ", ".join(sorted({charge.source or "none" for charge in self.charges}))
-
-    @property
     def before(self) -> dict[tuple[str, str], int]:
         """The amounts in the ledger: {(project, resource): amount}."""
         return _sums(self.charges)
