@@ -8,7 +8,7 @@ from typing import Any, Final
 from cyborg_quota.cli import base
 from cyborg_quota.surface import formats
 from cyborg_quota.surface.operations import Operation, cells
-from cyborg_quota.types import Counters, Drift
+from cyborg_quota.types import Drift
 from cyborg_quota.types.capacity import CapacityDrift
 
 _COUNTERS: Final = ("used", "reserved", "subtree")
@@ -29,13 +29,12 @@ def _drift_row(drift: Drift | CapacityDrift) -> tuple[Any, ...]:
             values += [formats.Optional(value) for value in pair]
         return (formats.Optional(None), drift.resource, *values, drift.provider, formats.Optional(None))
     for counter in _COUNTERS:
-        values += [formats.Optional(_counter(counters, counter)) for counters in (drift.recorded, drift.expected)]
+        values += [
+            formats.Optional(None if counters is None else getattr(counters, counter))
+            for counters in (drift.recorded, drift.expected)
+        ]
     places = formats.Optional(None), formats.Optional(drift.key.pod or None)
     return (formats.OptionalProject(drift.key.project_id), drift.key.resource, *values, *places)
-
-
-def _counter(counters: Counters | None, name: str) -> int | None:
-    return None if counters is None else int(getattr(counters, name))
 
 
 Audit = base.generate(

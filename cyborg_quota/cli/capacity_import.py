@@ -23,7 +23,6 @@ COLUMNS: Final = (
     *columns("resource", "before", cell=formats.Optional),
     Column("after"),
 )
-_SOURCES: Final = ("placement", "cyborg")
 _REQUIRED: Final = ("provider", "resource", "total")
 _INTEGERS: Final = ("reserved", "min_unit", "max_unit", "step_size")
 _OF_PROVIDERS: Final = ("uuid", "parent", "pod", "can_host")
@@ -162,7 +161,9 @@ Import = base.generate(
         _import,
         (
             Argument("file", nargs="?", metavar="FILE", help="the CSV file; - is stdin"),
-            Argument("--from", dest="source", choices=_SOURCES, help="the service to read instead of a file"),
+            Argument(
+                "--from", dest="source", choices=("placement", "cyborg"), help="the service to read instead of a file"
+            ),
             Argument("--nested", action="store_true", help="keep the devices of a host as providers of their own"),
             arguments.CAPACITY_REASON,
             Argument("--dry-run", action="store_true", help="print the changes, and write nothing"),

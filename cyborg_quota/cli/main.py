@@ -145,25 +145,21 @@ _FORMER: Final = {
 """What commands were called before, and are called now."""
 
 
-def _commands() -> commandmanager.CommandManager:
-    manager = commandmanager.CommandManager("")
-    for words, operation in table.operations().items():
-        manager.add_command(words, base.generate(operation))
-    for words, place in _ON_HOST.items():  # (loaded when they are called)
-        manager.commands[words] = metadata.EntryPoint(words, f"cyborg_quota.cli.{place}", "cyborg_quota.cli")
-    return manager
-
-
 class Shell(app.App):
     """One run of the command line. ``run(argv)`` returns the exit status and raises nothing."""
 
     NAME = "cyborg-quota"
 
     def __init__(self) -> None:
+        manager = commandmanager.CommandManager("")
+        for words, operation in table.operations().items():
+            manager.add_command(words, base.generate(operation))
+        for words, place in _ON_HOST.items():  # (loaded when they are called)
+            manager.commands[words] = metadata.EntryPoint(words, f"cyborg_quota.cli.{place}", "cyborg_quota.cli")
         super().__init__(
             description=DESCRIPTION,
             version=cyborg_quota.__version__,
-            command_manager=_commands(),
+            command_manager=manager,
             deferred_help=True,
         )
         self.context = validation.admin_context(_os_user())
@@ -189,11 +185,10 @@ class Shell(app.App):
     @functools.cached_property
     def conf(self) -> cfg.ConfigOpts:
         """The configuration, read at first use: --help works without it."""
-        options: list[str] = []
-        for name in ("config_file", "config_dir"):
-            for value in getattr(self.options, name):
-                options += [f"--{name.replace('_', '-')}", value]
-        return loading.load(cfg.ConfigOpts(), options)
+        given = (("--config-file", self.options.config_file), ("--config-dir", self.options.config_dir))
+        return loading.load(
+            cfg.ConfigOpts(), [part for name, paths in given for path in paths for part in (name, path)]
+        )
 
     @functools.cached_property
     def engine(self) -> QuotaEngine:
@@ -261,9 +256,8 @@ class Shell(app.App):
     @contextlib.contextmanager
     def _logging(self) -> Iterator[None]:
         """Log to stderr at the level of -v and --debug. (The logging options of [DEFAULT] are for the services.)"""
-        level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(self.options.verbose_level, 2)]
-        if self.options.debug:
-            level = logging.DEBUG
+        verbosity = 2 if self.options.debug else min(self.options.verbose_level, 2)
+        level = (logging.WARNING, logging.INFO, logging.DEBUG)[verbosity]
         handler = logging.StreamHandler(self.stderr)
         handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
         root = logging.getLogger()

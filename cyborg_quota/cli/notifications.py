@@ -34,26 +34,21 @@ def notify_all(notices: Sequence[AnyNotice], send: Send | None) -> None:
         by_level[_log_level(notice)].append(notice)
     for log_level, group in by_level.items():
         if len(group) > SUMMARIZE_ABOVE:
-            _log_summary(group, log_level)
+            levels = Counter((notice.now, notice.where) for notice in group)
+            # The highest level first; within a level, "at the limit" is higher than a percentage.
+            ordered = sorted(levels.items(), key=lambda item: (-item[0][0], item[0][1] not in ("at the limit", "full")))
+            kind, commands = SHOWN_BY[type(group[0])]
+            LOG.log(
+                log_level,
+                "thresholds crossed by %d %s: %s. (%s them; each notice is logged at DEBUG.)",
+                len({notice.project_id if isinstance(notice, Notice) else notice for notice in group}),
+                kind,
+                ", ".join(f"{count} {where}" for (_, where), count in ordered),
+                commands,
+            )
     for notice in notices:
         is_summarized = len(by_level[_log_level(notice)]) > SUMMARIZE_ABOVE
         notify(notice, send, logging.DEBUG if is_summarized else None)
-
-
-def _log_summary(notices: Sequence[AnyNotice], log_level: int) -> None:
-    by_level = Counter((notice.now, notice.where) for notice in notices)
-    # The highest level first; within a level, "at the limit" is higher than a percentage.
-    ordered = sorted(by_level.items(), key=lambda item: (-item[0][0], item[0][1] not in ("at the limit", "full")))
-    counts = ", ".join(f"{count} {where}" for (_, where), count in ordered)
-    kind, commands = SHOWN_BY[type(notices[0])]
-    LOG.log(
-        log_level,
-        "thresholds crossed by %d %s: %s. (%s them; each notice is logged at DEBUG.)",
-        len({notice.project_id if isinstance(notice, Notice) else notice for notice in notices}),
-        kind,
-        counts,
-        commands,
-    )
 
 
 def _log_level(notice: AnyNotice) -> int:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from cyborg_quota import Claim, Reservation
 from cyborg_quota.cli import base
@@ -13,8 +13,6 @@ from cyborg_quota.ledger.operations import COLUMNS, PROVIDER
 from cyborg_quota.surface import arguments, formats
 from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, Table, cells
 from cyborg_quota.types import SELECT_TEXT, PodChoice
-
-_HOLDER: Final = Argument("--consumer", required=True, metavar="NAME", help="the consumer that holds the resources")
 
 
 def _reserve(
@@ -231,7 +229,7 @@ Transfer = base.generate(
         _transfer,
         (
             *arguments.project(required=True),
-            _HOLDER,
+            Argument("--consumer", required=True, metavar="NAME", help="the consumer that holds the resources"),
             Argument("--to-project", required=True, metavar="PROJECT", help="the project that receives them"),
         ),
         COLUMNS,

@@ -186,10 +186,6 @@ def resource_in_pod(change: Any) -> str | None:
     return str(text % change)
 
 
-def _indented(node: Any) -> str:
-    return "\u2007\u2007\u2007" * int(node["depth"]) + str(node["name"])
-
-
 def _node_url(node: Any) -> str:
     return str(reverse(DETAIL, args=[node["project_id"]]))
 
@@ -297,7 +293,12 @@ TreeTable = make_table(
     "tree",
     _("Project Tree"),
     {
-        "name": column(_("Project"), _indented, link=_node_url, sortable=False),
+        "name": column(
+            _("Project"),
+            lambda node: "\u2007\u2007\u2007" * int(node["depth"]) + str(node["name"]),
+            link=_node_url,
+            sortable=False,
+        ),
         "resource": column(_("Resource"), sortable=False),
         "limit": column(_("Limit"), lambda row: texts.limit(row["limit"]), sortable=False),
         "in_use": column(_("In Use"), sortable=False),

@@ -77,13 +77,13 @@ _DETAILS: Final = (
 )
 _TOTALS: Final = (*_LIMITS, *entries(held="Held"), _PROMISED)
 _SUBTREE: Final = (*_LIMITS, *entries(in_use="In Use", subtree="Subtree"), _PROMISED)
-_TREE: Final = (
+_NODES: Final = (
+    *entries(depth="Depth", project_id="Project ID", parent_id="Parent ID"),
     *_LIMITS,
     *entries(in_use="In Use", hierarchical_usage="Hierarchical Usage", subtree="Subtree"),
     _MINIMUM,
     _PROMISED,
 )
-_NODES: Final = (*entries(depth="Depth", project_id="Project ID", parent_id="Parent ID"), *_TREE)
 _CHANGES: Final = entries(
     action="Change", project_id="Project ID", resource="Resource", before="Before", after="After", pod="Pod"
 )
@@ -371,15 +371,13 @@ UnsetQuota = generate(
 )
 
 
-def _delete(run: Run, *, pod: str | None, reason: str | None, **project: Any) -> None:
-    run.client.call("DELETE", run.client.path(**project), reason=reason, pod=pod)
-
-
 DeleteQuota = generate(
     Operation(
         "Remove all limits of a project, so that the defaults apply; or those in one pod.",
         "",
-        _delete,
+        lambda run, pod, reason, **project: run.client.call(
+            "DELETE", run.client.path(**project), reason=reason, pod=pod
+        ),
         (_pod("Remove the limits in this pod instead."), _REASON, *PROJECT),
     )
 )
