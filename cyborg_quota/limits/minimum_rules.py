@@ -35,7 +35,7 @@ from cyborg_quota.types.limits import Violation
 
 _ABOVE_LIMIT: Final = "the minimum of {child} in {key} would be {minimum}; its limit is {limit}"
 _NOT_KEPT: Final = (
-    "{parent} can keep {room} more {key}: limit {limit}, used {used}, promised {promised}; {needed} more are needed"
+    "{parent} can keep {room} more {key}: limit {limit}, used {used}, promised {promised}, needed {needed}"
 )
 _NOT_KEPT_IN_TOTAL: Final = _NOT_KEPT.replace("{parent}", "all projects together")
 _NOT_KEPT_HIDDEN: Final = "{parent} cannot keep {needed} more {key}"

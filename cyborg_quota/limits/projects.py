@@ -231,7 +231,7 @@ class Projects(Subject):
         Runs in batches, one transaction each: call it again after an interruption. ``progress`` is called with the size
         of each batch. ``dry_run`` writes nothing. Returns the changes. Raises InvalidName, ProjectRefused, and
         LimitRefused if the driver is database and its enforcement model does not allow the limits below the new
-        parents; all of them before the first write.
+        parents, or if a limit there cannot keep what is promised to minimums; all of them before the first write.
         """
         self.require_own_tree()
         if not isinstance(parents, Mapping):

@@ -28,7 +28,7 @@ class MinimumTest(LimitTestCase):
     def test_one_that_cannot_be_kept_is_refused(self) -> None:
         ended = self.call("set", "--minimum", "gpu=6", "higgs")
         self.assertEqual(1, ended.status)
-        self.assertIn("physics can keep 5 more gpu: limit 30, used 25, promised 0; 6 more are needed", ended.err)
+        self.assertIn("physics can keep 5 more gpu: limit 30, used 25, promised 0, needed 6", ended.err)
         ended = self.call("set", "--minimum", "--dry-run", "gpu=6", "higgs", "-f", "json")
         self.assertEqual((1, 6), (ended.status, ended.json[0]["after"]))
 
@@ -55,7 +55,7 @@ class MinimumTest(LimitTestCase):
         rows = {row["project_id"]: row["minimum"] for row in self.good("list", "--tree")}
         self.assertEqual((0, 5), (rows["higgs"], rows["susy"]))
         (self.directory / "limits.yaml").write_text(text.replace("gpu: 0", "gpu: 1"))
-        problem = "physics can keep 0 more gpu: limit 30, used 25, promised 5; 1 more are needed"
+        problem = "physics can keep 0 more gpu: limit 30, used 25, promised 5, needed 1"
         ended = self.call("limits", "import", str(self.directory / "limits.yaml"), "--dry-run", "-f", "json")
         self.assertEqual((1, [("higgs", 1)]), (ended.status, [(row["project_id"], row["after"]) for row in ended.json]))
         self.assertIn(problem, ended.err)

@@ -409,7 +409,7 @@ class TestHierarchy(HierarchyTestCase):
         error = self.assertRaises(
             exceptions.LimitRefused, self.quotas.limits.set_minimums, base.ADMIN, {"gpu": 4}, self.tree["simulation"]
         )
-        self.assertIn("can keep 0 more gpu: limit 4, used 4, promised 0; 3 more are needed", error.problems[0])
+        self.assertIn("can keep 0 more gpu: limit 4, used 4, promised 0, needed 3", error.problems[0])
 
     def test_a_domain_is_limited_if_a_limit_is_set_for_it(self) -> None:
         self.keystone.register(self.service, "gpu", 1)

@@ -140,9 +140,7 @@ class TestTree(MinimumsTestCase):
         self.hold("b", 12)
         self.keep("a", 5)
         error = self.assertRaises(exceptions.LimitRefused, self.admin.set_minimums, ADMIN, {"gpu": 9}, "a")
-        self.assertEqual(
-            ["cohort can keep 3 more gpu: limit 20, used 12, promised 5; 4 more are needed"], error.problems
-        )
+        self.assertEqual(["cohort can keep 3 more gpu: limit 20, used 12, promised 5, needed 4"], error.problems)
         self.keep("a", 8)
         self.set("b", 12)
         error = self.assertRaises(exceptions.LimitRefused, self.admin.set_minimums, ADMIN, {"gpu": 13}, "b")
@@ -246,8 +244,11 @@ class TestTree(MinimumsTestCase):
         self.hold("a", 2)
         self.hold("other", 3)
         error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, ADMIN, "a", "other")
-        self.assertIn("other can keep 7 more gpu: limit 10, used 3, promised 0; 8 more are needed", error.problems)
-        self.assertRaises(exceptions.LimitRefused, self.admin.import_projects, ADMIN, {"a": "other"})
+        self.assertIn("other can keep 7 more gpu: limit 10, used 3, promised 0, needed 8", error.problems)
+        for dry_run in (True, False):
+            args = self.admin.import_projects, ADMIN, {"a": "other"}
+            refused = self.assertRaises(exceptions.LimitRefused, *args, dry_run=dry_run)
+            self.assertEqual(error.problems, refused.problems)
         self.set("other", 11)
         self.admin.move_project(ADMIN, "a", "other")
         self.assert_invariants()
@@ -416,9 +417,9 @@ class TestImports(ImportTestCase):
 
     def test_what_cannot_be_kept(self) -> None:
         [problem] = self.load(self.cohort({"minimums": {"gpu": 15}}))
-        self.assertEqual("cohort can keep 14 more gpu: limit 20, used 6, promised 0; 15 more are needed", problem)
+        self.assertEqual("cohort can keep 14 more gpu: limit 20, used 6, promised 0, needed 15", problem)
         [problem] = self.load(self.cohort({"minimums": {"gpu": 14}}, {"minimums": {"gpu": 7}}))
-        self.assertIn("cohort can keep 0 more gpu: limit 20, used 6, promised 14; 1 more are needed", problem)
+        self.assertIn("cohort can keep 0 more gpu: limit 20, used 6, promised 14, needed 1", problem)
         [problem] = self.load(self.cohort({"minimums": {"gpu": 9}, "limits": {"gpu": 8}}))
         self.assertIn("the minimum of a in gpu would be 9; its limit is 8", problem)
 
@@ -441,7 +442,7 @@ class TestImports(ImportTestCase):
     def test_with_the_moves_of_the_document(self) -> None:
         self.keep("a", 8)
         [problem] = self.load({"projects": [{"id": "other", "children": [{"id": "a"}]}]})
-        self.assertIn("other can keep 7 more gpu: limit 10, used 3, promised 0; 8 more are needed", problem)
+        self.assertIn("other can keep 7 more gpu: limit 10, used 3, promised 0, needed 8", problem)
         moved = {"id": "other", "children": [{"id": "a", "minimums": {"gpu": 7}}]}
         self.assertEqual([problem], self.load({"projects": [moved]}), "the move comes first")
         self.assertEqual([], self.load({"projects": [{**moved, "limits": {"gpu": 11}}]}))
