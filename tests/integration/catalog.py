@@ -9,7 +9,10 @@ from tests.integration.server import Keystone
 
 
 class OnlyAccelerator(fx.Fixture):
-    """While it is set up, the catalog has one service of the type accelerator, at ``url``."""
+    """While it is set up, the catalog has one service of the type accelerator, at ``url``.
+
+    Those of other tests stay disabled: each test makes its own, and to enable them again takes longer than a test.
+    """
 
     def __init__(self, keystone: Keystone, url: str) -> None:
         super().__init__()
@@ -20,11 +23,7 @@ class OnlyAccelerator(fx.Fixture):
         admin = self._keystone.admin
         for service in admin.get("/services", params={"type": "accelerator"}).json()["services"]:
             if service["enabled"]:
-                self._enable(service["id"], is_enabled=False)
-                self.addCleanup(self._enable, service["id"], is_enabled=True)
+                admin.patch(f"/services/{service['id']}", json={"service": {"enabled": False}})
         service_id, endpoint_id = self._keystone.create_service()
         self.addCleanup(admin.delete, f"/services/{service_id}")
         admin.patch(f"/endpoints/{endpoint_id}", json={"endpoint": {"url": self._url}})
-
-    def _enable(self, service_id: str, *, is_enabled: bool) -> None:
-        self._keystone.admin.patch(f"/services/{service_id}", json={"service": {"enabled": is_enabled}})
