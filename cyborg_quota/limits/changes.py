@@ -324,6 +324,7 @@ class LimitChanges:
                 )
             _, limits, _ = tables.read_limits(connection, [project_id])
             live, _ = overrides.read(connection, [project_id])
+            budgets = tables.budgets_of(connection, project_id)
             changes = minimum_rules.clear(connection, project_id)
             if tables.is_in_use(connection, project_id) or not tables.forget_project(connection, project_id):
                 raise exceptions.ProjectRefused(project_id, "holds resources; release them first")
@@ -332,6 +333,10 @@ class LimitChanges:
                 for key, limit in sorted(limits.items())
             ]
             changes += [cancelled(override) for override in live]
+            changes += [
+                RecordedChange("delete budget", project_id, resource, {"hours": hours}, None)
+                for resource, hours in budgets.items()
+            ]
             changes.append(RecordedChange("remove project", project_id, None, edges[project_id], None))
             return None, change_log.record(connection, author, changes)
 

@@ -183,6 +183,12 @@ def _set(connection: Connection, table: sa.Table, key: Mapping[str, str], limit:
         put(connection, table, key, {"hard_limit": limit})
 
 
+def budgets_of(connection: Connection, project_id: str) -> dict[str, int]:
+    """The hours of each budget of the project, by resource."""
+    query = sa.select(budgets.c.resource, budgets.c.amount).where(budgets.c.project_id == project_id)
+    return {resource: hours for resource, hours in connection.execute(query.order_by(budgets.c.resource))}
+
+
 def is_in_use(connection: Connection, project_id: str) -> bool:
     """Whether the project has usage, or a live reservation."""
     return reservations.is_any_live(connection, project_id) or usages.is_any_held(connection, project_id)

@@ -13,6 +13,9 @@ import fixtures as fx
 from cyborg_quota import exceptions
 from cyborg_quota.db import usages
 from cyborg_quota.hours.api import BudgetRecord
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models import Flat
+from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from tests import base, clouds, fixtures, held_clock
 from tests.base import ADMIN
 from tests.race import workers
@@ -195,6 +198,24 @@ class TestPeriods(BudgetTestCase):
         self.assertEqual(0, self.spent())
         last = self.engine.limits.history(ADMIN, "physics", subject="budget")[0]
         self.assertEqual("node failed", last.reason)
+
+    def test_it_ends_with_its_project(self) -> None:
+        source = DatabaseLimitDriver(Flat(), InitialLimits())
+        limits = fixtures.open_engine(self, self.url, source).limits
+        limits.add_project(ADMIN, "atlas", "physics")
+        self.hours.set_budget(ADMIN, {"gpu": 10, "fpga": 3}, "atlas")
+        self.hours.adjust(ADMIN, {"gpu": 1}, "atlas")
+        limits.remove_project(ADMIN, "atlas")
+        self.assertEqual([], self.hours.show_budget(ADMIN, "atlas"))
+        ended = [(change.action, change.resource, change.before, change.after) for change in limits.history(ADMIN)[:3]]
+        self.assertEqual(
+            [
+                ("remove project", None, "physics", None),
+                ("delete budget", "gpu", {"hours": 10}, None),
+                ("delete budget", "fpga", {"hours": 3}, None),
+            ],
+            ended,
+        )
 
     def test_a_single_period(self) -> None:
         span = {"start": datetime.date(2026, 12, 1), "until": datetime.date(2027, 2, 1)}
