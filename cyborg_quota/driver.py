@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -15,6 +15,7 @@ from cyborg_quota.capacity.claims import CapacityEnforcer
 from cyborg_quota.db import pods as pod_names
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
+from cyborg_quota.db.resources import StoredResources
 from cyborg_quota.db.settings import DatabaseSettings, database_settings
 from cyborg_quota.hours.api import Hours
 from cyborg_quota.hours.enforcer import BudgetEnforcer
@@ -28,7 +29,6 @@ from cyborg_quota.ledger.project_limits import ProjectEnforcer
 from cyborg_quota.ledger.reservations import Reservations
 from cyborg_quota.ledger.reserve import Reserver
 from cyborg_quota.ledger.resize import Amender
-from cyborg_quota.ledger.resources import StoredResources
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.ledger.thresholds import ThresholdNotifier
 from cyborg_quota.limits.api import Limits
@@ -36,7 +36,7 @@ from cyborg_quota.metrics import reading as metrics
 from cyborg_quota.pods.api import Pods
 from cyborg_quota.pods.claims import PodEnforcer
 from cyborg_quota.tree.changes import Tree
-from cyborg_quota.types import MICROSECONDS, RecordedChanges
+from cyborg_quota.types import MICROSECONDS
 
 SUBJECTS: Final[dict[str, tuple[Any, Any]]] = {
     "capacity": (CapacityEnforcer, Capacity),
@@ -84,36 +84,34 @@ class DbQuotaDriver:
     """
 
     def __init__(self, settings: DriverSettings, limits: LimitDriver) -> None:
-        self._database = Database(settings.database, verify=schema.check)
-        self._untimed = self._database.untimed  # for full scans (audit, list)
-        self._paths = PathCache(self._database)
+        database = self.database = Database(settings.database, verify=schema.check)
+        self._untimed = database.untimed  # for full scans (audit, list)
+        self._paths = PathCache(database)
         grace = int(settings.expire_grace_seconds * MICROSECONDS)
         self.limit_driver: Final = limits
         self.history: Final = History()
         self.subjects: Final[dict[str, Enforcer]] = {}
         parts = Parts(
-            self._database, self.history, limits, settings.thresholds, settings.least_notified_capacity, self.subjects
+            database, self.history, limits, settings.thresholds, settings.least_notified_capacity, self.subjects
         )
         for name, (enforcer, _) in SUBJECTS.items():
             self.subjects[name] = enforcer(parts, settings.subjects.get(name))
-        tree = Tree(self._database, self._paths, self.history)
-        projects = ProjectEnforcer(self._database, self._paths, limits, tree.follow)
+        tree = Tree(database, self._paths, self.history)
+        projects = ProjectEnforcer(database, self._paths, limits, tree.follow)
         hooks = [OsloLimitHook(settings.hook)] if settings.hook is not None else []
         self.enforcers: Final = Enforcers([projects, *hooks, *reversed(self.subjects.values())])
         self._paths.budgets = self.enforcers.budgets
         # Reservations: from the reserve to the purge.
-        self.settler: Final = Settler(self._database, self._paths, self.enforcers.counters_of, grace)
-        self.reserver: Final = Reserver(self._database, self.settler, projects, self.enforcers)
-        self.amender: Final = Amender(self._database, self._paths, self.settler, projects, self.enforcers)
-        self.resources: Final = StoredResources(self._database)
-        self.healer: Final = Healer(self._database, self._paths)
-        self.reservations: Final = Reservations(self._database, self.settler, settings.batch_rows)
+        self.settler: Final = Settler(database, self._paths, self.enforcers.counters_of, grace)
+        self.reserver: Final = Reserver(database, self.settler, projects, self.enforcers)
+        self.amender: Final = Amender(database, self._paths, self.settler, projects, self.enforcers)
+        self.resources: Final = StoredResources(database)
+        self.healer: Final = Healer(database, self._paths)
+        self.reservations: Final = Reservations(database, self.settler, settings.batch_rows)
         # Projects and what they have.
-        self.headroom: Final = HeadroomReader(self._database, limits, self.enforcers)
+        self.headroom: Final = HeadroomReader(database, limits, self.enforcers)
         self.read_metrics: Final = functools.partial(metrics.read, self._untimed, self.headroom, self.enforcers, grace)
-        self.thresholds: Final = ThresholdNotifier(
-            self._database, limits, settings.thresholds, least_limit=settings.least_notified_limit
-        )
+        self.thresholds: Final = ThresholdNotifier(database, limits, settings.thresholds, settings.least_notified_limit)
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts, limits: LimitDriver) -> DbQuotaDriver:
@@ -122,7 +120,7 @@ class DbQuotaDriver:
 
     def limits(self, *common: Any, **options: Any) -> Limits:
         """The interface of limits, the project tree and the history, with what all subjects have in common."""
-        database = self._database.long_transactions
+        database = self.database.with_limits(allow_idle_in_transaction=True)
         tree = Tree(database, self._paths, self.history)
         return Limits(database, self._untimed, tree, self.history, self, *common, **options)
 
@@ -132,29 +130,4 @@ class DbQuotaDriver:
 
     def require_pod(self, name: str) -> None:
         """Raise PodNotFound if this pod does not exist."""
-        self._database.read_synced(lambda connection: pod_names.require(connection, [name]))
-
-    def observe_retries(self, listener: Callable[[str], None]) -> None:
-        """Call ``listener(reason)`` before each retry of a transaction."""
-        self._database.observe_retries(listener)
-
-    def announce_changes(self, listener: Callable[[RecordedChanges], None] | None) -> None:
-        """Call ``listener`` after the commit of each transaction that makes changes of the history."""
-        self.history.listener = listener
-
-    @property
-    def location(self) -> str:
-        """The address of the database, without credentials; for log lines."""
-        return self._database.location
-
-    def ping(self) -> bool:
-        """Whether the database can be reached now. One attempt of a few seconds; raises nothing."""
-        return self._database.ping()
-
-    def limit_scans(self, seconds: int) -> None:
-        """From now on, also full scans have a timeout. They raise StatementTimeout."""
-        self._database.limit_scans(seconds)
-
-    def close(self) -> None:
-        """Close all connections. The next call opens new ones."""
-        self._database.close()
+        self.database.read_synced(lambda connection: pod_names.require(connection, [name]))

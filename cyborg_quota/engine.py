@@ -7,7 +7,7 @@ import contextlib
 import datetime
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from oslo_log import log as logging
 
@@ -117,20 +117,17 @@ class QuotaEngine(Queries):
     @property
     def capacity(self) -> Capacity:
         """Providers, their inventories, and the claims at them."""
-        capacity: Capacity = self._subject("capacity")
-        return capacity
+        return cast("Capacity", self._subject("capacity"))
 
     @property
     def pods(self) -> Pods:
         """Pods, and the pod of each project."""
-        pods: Pods = self._subject("pods")
-        return pods
+        return cast("Pods", self._subject("pods"))
 
     @property
     def hours(self) -> Hours:
         """What projects have used, in hours, and budgets."""
-        hours: Hours = self._subject("hours")
-        return hours
+        return cast("Hours", self._subject("hours"))
 
     def _subject(self, name: str) -> Any:
         if name not in self.subjects:
@@ -285,11 +282,12 @@ class QuotaEngine(Queries):
         reservation has another consumer.
         """
         selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
-        name = None if known_as is None else validation.check_known_as(known_as, selection)
-        if name is None:
+        if known_as is None:
             self._driver.settler.settle("commit", selection)
-        else:
-            self._driver.settler.commit_as(selection, name)
+            return
+        if selection.uuids is None:
+            raise exceptions.InvalidSelection("A commit with a name (known_as) needs the UUIDs of the reservations.")
+        self._driver.settler.commit_as(selection, validation.check_name("known_as", known_as))
 
     def rollback(
         self,
@@ -363,7 +361,10 @@ class QuotaEngine(Queries):
         growth, those of ``reserve``; ResourceNotHeld, InvalidDelta.
         """
         selection = validation.holder(context, project_id, consumer=consumer, reservation=reservation)
-        checked, before = validation.check_amounts(amounts, expected, self._resources)
+        checked = validation.check_deltas(amounts, self._resources)
+        before = {} if expected is None else validation.check_deltas(expected, self._resources)
+        for resource in before.keys() - checked.keys():
+            raise exceptions.InvalidRequest(f"An amount of {resource} is expected, but it is not resized.")
         request = ResizeRequest(selection, checked, before, sees_all=validation.is_admin(context))
         try:
             self._driver.amender.resize(request)
@@ -400,10 +401,9 @@ class QuotaEngine(Queries):
         ``replaced``: change instead those that have this source. Other sources are never changed. Returns the number of
         changed reservations.
         """
-        uuids = [validation.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)]
+        uuids = validation.uuid_list(reservations)
         source = validation.check_name("source", source)
-        if replaced is not None:
-            replaced = validation.check_name("source", replaced)
+        replaced = validation.optional_name("source", replaced)
         return self._driver.reservations.set_source(uuids, source, replaced) if uuids else 0
 
     @admin_call
@@ -454,22 +454,22 @@ class QuotaEngine(Queries):
     @property
     def location(self) -> str:
         """The database of usage and reservations, without credentials; for log lines."""
-        return self._driver.location
+        return self._driver.database.location
 
     def ping(self) -> bool:
         """Whether the database is reachable: SELECT 1 on a new connection, with a timeout of a few seconds."""
-        return self._driver.ping()
+        return self._driver.database.ping()
 
     def limit_scans(self, seconds: int) -> None:
         """From now on, lists over all projects and audits raise StatementTimeout after ``seconds``.
 
         Without this call, they have no timeout. (SQLite: none.)
         """
-        self._driver.limit_scans(seconds)
+        self._driver.database.limit_scans(seconds)
 
     def close(self) -> None:
         """Close the connections of the driver. The engine can still be used: it connects again."""
-        self._driver.close()
+        self._driver.database.close()
 
 
 @contextlib.contextmanager
@@ -501,7 +501,13 @@ def attachment(
     try:
         yield uuids
     except BaseException:
-        _roll_back(engine, context, uuids, project_id)
+        # Log errors of the rollback: the exception of the block must be raised. Reservations that remain will expire.
+        try:
+            engine.rollback(context, uuids, project_id)
+        except exceptions.ReservationCommitted:
+            LOG.info("Reservations %s were committed by another delivery of the call; they are kept.", uuids)
+        except Exception:
+            LOG.exception("Rollback of reservations %s failed; they occupy quota until they expire.", uuids)
         raise
     try:
         engine.commit(context, uuids, project_id)
@@ -522,13 +528,3 @@ def roll_back_rest(engine: QuotaEngine, context: Context, uuids: list[str], proj
         # Ended reservations need no rollback. Those that another delivery has committed must stay.
         with contextlib.suppress(exceptions.ReservationError):
             engine.rollback(context, [uuid], project_id)
-
-
-def _roll_back(engine: QuotaEngine, context: Context, uuids: list[str], project_id: str | None) -> None:
-    """Roll back, but log errors: the exception of the block must be raised. Reservations that remain will expire."""
-    try:
-        engine.rollback(context, uuids, project_id)
-    except exceptions.ReservationCommitted:
-        LOG.info("Reservations %s were committed by another delivery of the call; they are kept.", uuids)
-    except Exception:
-        LOG.exception("Rollback of reservations %s failed; they occupy quota until they expire.", uuids)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Renewable(Protocol):
@@ -19,12 +19,9 @@ class Renewable(Protocol):
         """Replace locks and drop references to the connections of the parent. Must not acquire a lock or do I/O."""
 
 
-_renewables: weakref.WeakSet[Renewable] = weakref.WeakSet()
-
-
-def register(renewable: Renewable) -> None:
-    """Renew this object in all children that are forked from now on. Keeps a weak reference."""
-    _renewables.add(renewable)
+_renewables: Final[weakref.WeakSet[Renewable]] = weakref.WeakSet()
+register: Final = _renewables.add
+"""Renew an object in all children that are forked from now on. Keeps a weak reference."""
 
 
 def _renew_all() -> None:

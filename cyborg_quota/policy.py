@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from oslo_config import cfg
@@ -264,14 +264,7 @@ class Policy:
     def visible(self, context: Context, project_id: str, records: Sequence[Named]) -> list[Named]:
         """The records that a user gets: without the names of pods, unless the context may see those of the project."""
         is_visible = not any(record.pod for record in records) or self.allows(context, SEE_PODS, project_id)
-        return list(records) if is_visible else _hide_pods(records)
-
-    def permitted(
-        self, records: Sequence[Named], context: Context, project_id: str, parent_id: str | None = None
-    ) -> list[Named]:
-        """The records, with "" in place of the names of pods unless the rule allows the context to see them."""
-        is_visible = self.permits(SEE_PODS, context, project_id, parent_id)
-        return list(records) if is_visible else _hide_pods(records)
+        return list(records) if is_visible else without_pods(records)
 
     def permits(self, rule: str, context: Context, project_id: str | None = None, parent_id: str | None = None) -> bool:
         """Whether the rule allows the call, also for an admin's context. Raises ConfigurationError for a bad file."""
@@ -279,10 +272,12 @@ class Policy:
             return validation.is_admin(context)
         creds = credentials(context)
         # Remove values that are None: oslo.policy compares strings, so two missing projects would be equal ("None").
-        target = _without_none({"project_id": project_id, "parent_id": parent_id})
+        named = {"project_id": project_id, "parent_id": parent_id}
+        target = {name: value for name, value in named.items() if value is not None}
         try:
             enforcer, decisions, _ = self._rules(self._conf)
-            key = (rule, project_id, parent_id, _hashable(creds))
+            held = tuple((name, value if isinstance(value, str) else repr(value)) for name, value in creds.items())
+            key = (rule, project_id, parent_id, held)
             if key not in decisions:
                 decisions[key] = bool(enforcer.enforce(rule, target, creds))
             return decisions[key]
@@ -324,7 +319,8 @@ class Policy:
         return _LoadedRules(enforcer, {}, began)
 
 
-def _hide_pods(records: Sequence[Named]) -> list[Named]:
+def without_pods(records: Sequence[Named]) -> list[Named]:
+    """The records, with "" in place of the names of pods."""
     return [dataclasses.replace(record, pod="") if record.pod else record for record in records]
 
 
@@ -343,12 +339,4 @@ def credentials(context: Context) -> dict[str, Any]:
     creds = dict(values()) if callable(values) else {"project_id": getattr(context, "project_id", None)}
     creds["roles"] = [str(role) for role in getattr(context, "roles", None) or ()]
     creds["is_admin"] = validation.is_admin(context)
-    return _without_none(creds)
-
-
-def _hashable(creds: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple((name, value if isinstance(value, str) else repr(value)) for name, value in creds.items())
-
-
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in creds.items() if value is not None}

@@ -77,7 +77,7 @@ class Queries(Subject):
         """
         project_id = validation.project_of(context, project_id)
         choice = self._provider_choice(context, project_id, provider, pod)
-        by_resource = self._driver.headroom.read(project_id, self._resources.names(), *choice)
+        by_resource = self._driver.headroom.rooms(project_id, self._resources.names(), *choice).fits
         shown = self._authority.visible(context, project_id, list(by_resource.values()))
         return dict(zip(by_resource, shown, strict=True))
 
@@ -97,9 +97,8 @@ class Queries(Subject):
         """
         project_id = validation.project_of(context, project_id)
         checked = validation.check_deltas(bundle, self._resources)
-        return self._driver.headroom.count_bundles(
-            project_id, checked, *self._provider_choice(context, project_id, provider, pod)
-        )
+        choice = self._provider_choice(context, project_id, provider, pod)
+        return self._driver.headroom.rooms(project_id, checked, *choice, bundle=checked).bundles
 
     def _provider_choice(
         self, context: Context, project_id: str, provider: str | None, pod: str | None
@@ -247,14 +246,11 @@ class Queries(Subject):
         """
         if state is not None and state not in STATES:
             raise exceptions.InvalidName("state", state, f"the states are {', '.join(STATES)}")
-        uuids = None
-        if reservations is not None:
-            uuids = [validation.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)]
         return self._driver.reservations.read(
             ReservationFilter(
                 project_id=validation.optional_name("project_id", project_id),
                 state=state,
-                uuids=uuids,
+                uuids=None if reservations is None else validation.uuid_list(reservations),
                 consumer=validation.optional_name("consumer", consumer),
                 group=validation.check_group(group),
                 resource=validation.optional_name("resource", resource),

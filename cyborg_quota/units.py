@@ -8,6 +8,7 @@ a multiple of step_size to be claimed.
 from __future__ import annotations
 
 import decimal
+import functools
 from typing import Final
 
 from cyborg_quota import exceptions
@@ -92,9 +93,7 @@ def violated_rule(
     ``taken``: what all claims of the call take there, or by how much one grows; if that does not fit: ``exceeded``.
     """
     violated = violated_unit(amount, min_unit=record.min_unit, max_unit=record.max_unit, step_size=record.step_size)
-    if violated is not None:
-        return violated
-    return exceeded if taken > max(0, record.free) else None
+    return violated or (exceeded if taken > max(0, record.free) else None)
 
 
 def check_inventory(resource: str, inventory: Inventory) -> Inventory:
@@ -121,9 +120,7 @@ def check_inventory(resource: str, inventory: Inventory) -> Inventory:
 
 
 def _check_ratio(resource: str, value: object, total: int) -> decimal.Decimal:
-    def refuse(reason: str) -> exceptions.InvalidInventory:
-        return exceptions.InvalidInventory(resource, "allocation_ratio", value, reason)
-
+    refuse = functools.partial(exceptions.InvalidInventory, resource, "allocation_ratio", value)
     if isinstance(value, bool) or not isinstance(value, (int, str, decimal.Decimal)):
         raise refuse("it must be a Decimal, an integer or a text; a float is not exact")
     # (Decimal also reads the digits of other scripts, and underscores.)

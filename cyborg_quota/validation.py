@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import operator
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from uuid import UUID
@@ -177,14 +178,12 @@ _MAX_AGE_SECONDS: Final = 1.0
 
 def refuse_unknown(resources: Iterable[object], known: Resources) -> None:
     """Raise UnknownResource if one of these is not the name of a resource that is counted."""
-    if unknown := _unknown(resources, known):
+    unknown = [name for name in resources if not isinstance(name, str) or name not in known]
+    if unknown:
         known.renew(_MAX_AGE_SECONDS)
-    if unknown and (unknown := _unknown(unknown, known)):
+        unknown = [name for name in unknown if not isinstance(name, str) or name not in known]
+    if unknown:
         raise exceptions.UnknownResource(map(text_of, unknown), known)
-
-
-def _unknown(resources: Iterable[object], known: Resources) -> list[object]:
-    return [name for name in resources if not isinstance(name, str) or name not in known]
 
 
 def check_deltas(deltas: object, known: Resources) -> dict[str, int]:
@@ -227,21 +226,6 @@ def expire_microseconds(expire: object, default_seconds: int) -> int:
     return ttl // datetime.timedelta(microseconds=1)
 
 
-def _check_reason(reason: object, *, is_required: bool) -> str | None:
-    if reason is None:
-        if is_required:
-            raise exceptions.ReasonRequired
-        return None
-    if not isinstance(reason, str):
-        raise exceptions.InvalidRequest(f"The reason must be a string, not {safe_repr(reason)}.")
-    text = str.__str__(reason).strip()
-    if not text or len(text) > MAX_REASON_CHARS or not has_only_printable(text):
-        raise exceptions.InvalidRequest(
-            f"The reason must be one line of 1 to {MAX_REASON_CHARS} characters, not {safe_repr(text)}."
-        )
-    return text
-
-
 def author_of(context: Context, reason: object, *, is_required: bool = False) -> Author:
     """Who calls, and why, for the history. A value of the context that is not a valid name is recorded escaped.
 
@@ -250,7 +234,18 @@ def author_of(context: Context, reason: object, *, is_required: bool = False) ->
     user_id, project_id, request_id = (
         _recordable(getattr(context, name, None)) for name in ("user_id", "project_id", "request_id")
     )
-    return Author(user_id, project_id, request_id, _check_reason(reason, is_required=is_required))
+    if reason is None:
+        if is_required:
+            raise exceptions.ReasonRequired
+        return Author(user_id, project_id, request_id)
+    if not isinstance(reason, str):
+        raise exceptions.InvalidRequest(f"The reason must be a string, not {safe_repr(reason)}.")
+    text = _plain(reason).strip()
+    if not text or len(text) > MAX_REASON_CHARS or not has_only_printable(text):
+        raise exceptions.InvalidRequest(
+            f"The reason must be one line of 1 to {MAX_REASON_CHARS} characters, not {safe_repr(text)}."
+        )
+    return Author(user_id, project_id, request_id, text)
 
 
 def _recordable(value: object) -> str | None:
@@ -350,21 +345,15 @@ def check_claims(claims: Iterable[Claim], known: Resources) -> list[Claim]:
         checked.append(Claim(names.pop("consumer", None), deltas, group, provider=provider, pod=pod, **names))
     if not checked:
         raise exceptions.InvalidClaim("There is nothing to reserve: no claim was given.")
-    if len(checked) > 1:
-        _check_together(checked, known)
-    return checked
-
-
-def _check_together(claims: Sequence[Claim], known: Resources) -> None:
-    """Raise InvalidClaim or InvalidDelta if one call must not make all of these claims."""
-    seen = set()
-    for claim in claims:
-        if claim.consumer is not None and claim.consumer in seen:
-            raise exceptions.InvalidClaim(f"Consumer {claim.consumer} has two claims in one call; merge them.")
-        seen.add(claim.consumer)
-    for resource, total in summed(item for claim in claims for item in claim.deltas.items()).items():
+    if len(checked) == 1:
+        return checked
+    for consumer, number in Counter(claim.consumer for claim in checked).items():
+        if consumer is not None and number > 1:
+            raise exceptions.InvalidClaim(f"Consumer {consumer} has two claims in one call; merge them.")
+    for resource, total in summed(item for claim in checked for item in claim.deltas.items()).items():
         if total > MAX_AMOUNT:
             raise _too_large(resource, total, total, known)
+    return checked
 
 
 def _check_provider(provider: object, deltas: Mapping[str, int]) -> str | dict[str, str]:
@@ -440,26 +429,6 @@ def check_extra_specs(specs: object) -> dict[str, str]:
     return {_plain(key): _plain(value) for key, value in specs.items()}
 
 
-def check_amounts(
-    amounts: Mapping[str, int], expected: Mapping[str, int] | None, known: Resources
-) -> tuple[dict[str, int], dict[str, int]]:
-    """The amounts of a resize, and the expected ones. Raises InvalidDelta, UnknownResource, InvalidRequest."""
-    checked = check_deltas(amounts, known)
-    before = {} if expected is None else check_deltas(expected, known)
-    for resource in before.keys() - checked.keys():
-        raise exceptions.InvalidRequest(f"An amount of {resource} is expected, but it is not resized.")
-    return checked, before
-
-
-def check_known_as(known_as: object, selection: Selection) -> str | None:
-    """The name of a commit, or None. Raises InvalidName, InvalidSelection."""
-    if known_as is None:
-        return None
-    if selection.uuids is None:
-        raise exceptions.InvalidSelection("A commit with a name (known_as) needs the UUIDs of the reservations.")
-    return check_name("known_as", known_as)
-
-
 _NO_LIST_OF_UUIDS: Final = "Reservations must be a list of UUIDs."
 
 
@@ -500,8 +469,9 @@ def holder(context: Context, project_id: str | None, *, consumer: str | None, re
 
 
 def uuid_list(reservations: Iterable[str]) -> list[str]:
-    """Return a list of UUIDs. A single string is rejected with InvalidSelection."""
-    return _listed(reservations, exceptions.InvalidSelection(_NO_LIST_OF_UUIDS))
+    """Return a list of UUIDs. A single string is rejected with InvalidSelection. Raises InvalidName."""
+    uuids = _listed(reservations, exceptions.InvalidSelection(_NO_LIST_OF_UUIDS))
+    return [check_name("reservation", uuid) for uuid in uuids]
 
 
 def override_ids(ids: Iterable[str]) -> list[str]:

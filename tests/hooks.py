@@ -18,7 +18,7 @@ from cyborg_quota.db.database import Database
 
 def database_of(engine: QuotaEngine) -> Database:
     """Return the database on which an engine works."""
-    return engine._driver._database
+    return engine._driver.database
 
 
 def disconnect(backend: str) -> Exception:

@@ -57,7 +57,7 @@ def _tops(connection: Connection, limits: LimitDriver) -> list[PathState]:
         tops |= parents.keys() | {key.project_id for key in shared.project_limits}
     if limits.bounds_subtree:
         tops = {project_id for project_id in tops if parents.get(project_id) is None}
-    return path_state.states_of(shared, parents, tops)
+    return path_state.states_of(parents, shared, tops)
 
 
 def _report(

@@ -166,7 +166,9 @@ def _statement(
         conditions[1:2] = [first.c.free == free, first.c.provider_id >= start]
         order = "provider"
     keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
-    pod = providers.pod_of(first.c.provider_id)
+    pod: sa.Label[str | None] = (
+        sa.select(_provider.pod).where(_provider.id == first.c.provider_id).scalar_subquery().label("pod")
+    )
     columns = first.c.provider_id, pod, first.c.resource, first.c.id, first.c.free
     query = sa.select(*columns).select_from(source).where(*conditions).order_by(keys[order])
     query = query.limit(sa.bindparam("b_limit", type_=sa.Integer))

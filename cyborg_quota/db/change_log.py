@@ -15,7 +15,7 @@ import dataclasses
 import datetime
 import json
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -75,24 +75,19 @@ def record(
     if not made:
         return None
     recorded = RecordedChanges(generation(connection), author, operation, made)
-    prepared.insert_many(connection, changes, list(_rows_of(recorded)))
-    return recorded
-
-
-def _rows_of(recorded: RecordedChanges) -> Iterable[dict[str, Any]]:
-    author = recorded.author
-    for ordinal, change in enumerate(recorded.changes):
-        action, _, subject = change.action.partition(" ")
-        override = change.override
-        yield {
-            "generation": recorded.generation,
+    of_all = {
+        "generation": recorded.generation,
+        "user_id": author.user_id,
+        "user_project_id": author.project_id,
+        "request_id": author.request_id,
+        "operation": operation,
+    }
+    rows = [
+        {
+            **of_all,
             "ordinal": ordinal,
-            "user_id": author.user_id,
-            "user_project_id": author.project_id,
-            "request_id": author.request_id,
-            "operation": recorded.operation,
-            "action": action,
-            "subject": subject,
+            "action": change.action.partition(" ")[0],
+            "subject": change.action.partition(" ")[2],
             **{name: getattr(change, name) for name in _OBJECT},
             "override_id": None if override is None else override.id,
             # (Prepared statements take no dates: see prepared.py.)
@@ -102,6 +97,11 @@ def _rows_of(recorded: RecordedChanges) -> Iterable[dict[str, Any]]:
             "value_after": _text(change.after),
             "reason": reason_of(author, change),
         }
+        for ordinal, change in enumerate(made)
+        for override in [change.override]
+    ]
+    prepared.insert_many(connection, changes, rows)
+    return recorded
 
 
 def _text(value: Value) -> str | None:

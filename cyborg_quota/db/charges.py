@@ -38,14 +38,14 @@ import dataclasses
 import functools
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import dialects, maintenance, meters, minimums, path_state, projects, usages
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.db.prepared import ListStatement, Statement, chunks
+from cyborg_quota.db.prepared import ListStatement, Statement, any_of, chunks
 from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, UsageKey, grouped
 
@@ -82,7 +82,12 @@ def _charge(connection: sa.Connection, postings: Sequence[Posting], at: int) -> 
         rows = lock_rows(connection, [posting.node for posting in postings])
         meters.close_months(connection, [posting.node.usage_id for posting in postings], at)
         postings = _with_promises(postings, rows)
-        if len(postings) <= _MAX_LOCKED and not any(map(_has_drifted, postings, rows)):
+        has_drifted = any(
+            getattr(row, name) + getattr(posting, name) < 0
+            for posting, row in zip(postings, rows, strict=True)
+            for name in usages.COUNTED
+        )
+        if len(postings) <= _MAX_LOCKED and not has_drifted:
             # (The rows are locked: the order in which one statement changes them does not matter.)
             if not usages.charge_locked(connection, postings, at):
                 raise Refused
@@ -125,7 +130,10 @@ def lock_rows(connection: sa.Connection, nodes: Iterable[usages.Node]) -> list[C
 
 @functools.cache
 def _lock_few(dialect: dialects.Dialect, size: int) -> Statement:
-    return Statement(dialect.lock_in_order(*usages.rows_in_order(size)))
+    """Locks the rows :b_id_0, :b_id_1 ... in this order, and reads their ids and their counters."""
+    ids = [sa.bindparam(f"b_id_{index}", type_=sa.BigInteger) for index in range(size)]
+    order = sa.case({row_id: sa.literal_column(str(index)) for index, row_id in enumerate(ids)}, value=usages.ID)
+    return Statement(dialect.lock_in_order(usages.ROWS.where(usages.ID.in_(ids)), order))
 
 
 def _with_promises(postings: Sequence[Posting], rows: Sequence[Counters]) -> list[Posting]:
@@ -145,25 +153,19 @@ def _with_promises(postings: Sequence[Posting], rows: Sequence[Counters]) -> lis
     return added
 
 
-def _has_drifted(posting: Posting, row: Counters) -> bool:
-    """Whether the posting would make a counter negative."""
-    after = (row.reserved + posting.reserved, row.used + posting.used, row.subtree + posting.subtree)
-    return min(*after, row.promised + posting.promised) < 0
-
-
 def recount(connection: sa.Connection, node: usages.Node) -> tuple[Counters, Counters]:
     """Recount one row, which the transaction must have locked. Returns the counters before and after.
 
     Raises UsageOverflow if the sums exceed MAX_AMOUNT. (They do only if a counter was too low, for example after a
     change by hand.)
     """
-    before = usages.read_row(connection, node.usage_id)
-    reserved, used = maintenance.sums_from_reservations(connection, node)
+    before = Counters(*connection.execute(usages.ROWS.where(node.usage_id == usages.ID)).one()[1:])
+    reserved, used, meter = maintenance.sums_of_reservations(connection, node)
     if used + reserved > MAX_AMOUNT:
         added = used + reserved - before.used - before.reserved
         raise exceptions.UsageOverflow(node.project_id, node.resource, added)
     below = maintenance.children_total(connection, node)
-    metered = maintenance.meter_sum(connection, node) + below.metered + before.meter_base
+    metered = meter + below.metered + before.meter_base
     subtree = used + reserved + below.subtree
     after = Counters(used, reserved, subtree, below.promised, before.minimum, metered, before.meter_base)
     if not after.is_same(before):
@@ -195,18 +197,14 @@ def in_lock_order(
     """The ids of these rows, in lists that ``lock`` locks one after the other. ``edges``: of the projects and above."""
     if dialects.of(connection).update_locks_in_order:
         return list(chunks(sorted(rows.values())))
-
-    def height(key: UsageKey) -> int:
-        return 1 if key.project_id == TOTAL else -len(projects.ancestors(key.project_id, edges))
-
-    levels = sorted(grouped(rows, height).items())
+    levels = sorted(grouped(rows, lambda key: -projects.depth(key.project_id, edges)).items())
     return [[rows[key] for key in part] for _, level in levels for part in chunks(sorted(level))]
 
 
 @functools.cache
 def _lock(dialect: dialects.Dialect) -> ListStatement:
-    columns = usages.lock_order_columns(by_id=dialect.update_locks_in_order)
-    return ListStatement(lambda size: dialect.lock_in_order(usages.counters_query(size), *columns))
+    columns: Sequence[sa.ColumnElement[Any]] = (usages.ID,) if dialect.update_locks_in_order else usages.KEY
+    return ListStatement(lambda size: dialect.lock_in_order(usages.ROWS.where(any_of(usages.ID, size)), *columns))
 
 
 def lock(connection: sa.Connection, order: Iterable[Sequence[int]]) -> dict[int, Counters]:

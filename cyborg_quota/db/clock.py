@@ -24,9 +24,8 @@ class utc_after(FunctionElement[Any]):
     name = "utc_after"
 
 
-def utc_now() -> utc_after:
-    """The start time of the statement."""
-    return utc_after()
+utc_now: Final = utc_after
+"""``utc_now()``: the start time of the statement."""
 
 
 class second(FunctionElement[Any]):

@@ -144,12 +144,6 @@ class CachedConnection:
     since: float
     autocommit: bool = False
 
-    def enter_autocommit(self) -> None:
-        """Make each later statement a transaction of its own: see Dialect.set_autocommit."""
-        dialects.of(self.connection).set_autocommit(self.connection, is_on=True)
-        self.connection.begin()
-        self.autocommit = True
-
     def leave_autocommit(self, *, is_failed: bool = False) -> None:
         """Return to multi-statement transactions. If it fails, the connection is invalidated.
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import random
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
-import tenacity
 from oslo_db import exception as oslo_exc
 from oslo_log import log as logging
 from sqlalchemy import exc as sa_exc
@@ -36,12 +36,15 @@ DuplicateEntry = oslo_exc.DBDuplicateEntry
 Work = Callable[[Connection], T]
 
 _CONFLICT_WAIT_SHARE: Final = 48
+_MAX_DOUBLINGS: Final = 20
 
 
-class _Call(threading.local):
-    """The start time of this thread's call, if the call consists of several transactions: ``with call: ...``
+class Deadline(threading.local):
+    """All transactions inside this context share one retry deadline, because the caller waits for all of them.
 
-    (A context manager made by contextlib takes five times as long, and each attach enters it twice.)
+    It applies to retries after database errors. The caller limits the attempts that it repeats for other reasons.
+    ``began``: the start time of this thread's call, if the call consists of several transactions. (A context
+    manager made by contextlib takes five times as long, and each attach enters it twice.)
     """
 
     began: float | None = None
@@ -53,21 +56,18 @@ class _Call(threading.local):
         self.began = None
 
 
-def backoff(first_seconds: float, longest_seconds: float, ends: float) -> Callable[[tenacity.RetryCallState], float]:
-    """A wait for tenacity: random exponential backoff; after a conflict at most 1/48 of the time left until ``ends``.
+def backoff(retry: int, error: Exception, settings: DatabaseSettings, left_seconds: float) -> float:
+    """The seconds before a retry, by its number (the first is 0, and does not wait): random, exponential.
 
+    After a conflict, they are at most 1/48 of the time left until the deadline.
     Thus a transaction that has been refused for long retries more often. On a Galera cluster the writers of one node
     can refuse those of other nodes for seconds, and with waits of half a second a transaction might never succeed. (The
     bound does not apply to an unavailable database, which is not asked more often.)
     """
-
-    def wait(state: tenacity.RetryCallState) -> float:
-        longest = longest_seconds
-        if state.outcome is not None and isinstance(state.outcome.exception(), oslo_exc.DBDeadlock):
-            longest = min(longest, max(0.0, ends - time.monotonic()) / _CONFLICT_WAIT_SHARE)
-        return tenacity.wait_random_exponential(multiplier=first_seconds, min=0, max=longest)(state)
-
-    return wait
+    longest = settings.retry_longest_wait_seconds
+    if isinstance(error, oslo_exc.DBDeadlock):
+        longest = min(longest, max(0.0, left_seconds) / _CONFLICT_WAIT_SHARE)
+    return random.uniform(0, min(longest, settings.retry_first_wait_seconds * (2 ** min(retry, _MAX_DOUBLINGS) // 2)))
 
 
 class _Pool:
@@ -126,7 +126,7 @@ class Database:
 
     def __init__(self, settings: DatabaseSettings, verify: Callable[[Connection], None] | None = None) -> None:
         self._settings = settings
-        self._call = _Call()
+        self.deadline: Final = Deadline()
         try:
             url = sa.make_url(settings.url)
             url.get_dialect()
@@ -152,14 +152,10 @@ class Database:
     @property
     def untimed(self) -> Database:
         """The same database and pool, for transactions whose statements have no timeout, or another: full scans."""
-        return self._with_limits(statement_timeout_seconds=None)
+        return self.with_limits(statement_timeout_seconds=None)
 
-    @property
-    def long_transactions(self) -> Database:
-        """The same database and pool, for transactions that may be idle for long between two statements."""
-        return self._with_limits(allow_idle_in_transaction=True)
-
-    def _with_limits(self, **limits: Any) -> Database:
+    def with_limits(self, **limits: Any) -> Database:
+        """The same database and pool, with other settings for its transactions."""
         view = copy.copy(self)
         view._settings = dataclasses.replace(self._settings, **limits)
         return view
@@ -181,13 +177,6 @@ class Database:
     def close(self) -> None:
         """Close the connections. The next use opens new ones."""
         self._pool.close()
-
-    def deadline(self) -> contextlib.AbstractContextManager[None]:
-        """All transactions inside this context share one retry deadline, because the caller waits for all of them.
-
-        It applies to retries after database errors. The caller limits the attempts that it repeats for other reasons.
-        """
-        return self._call
 
     def limit_scans(self, seconds: int) -> None:
         """From now on, also the statements of ``untimed`` have a timeout, and no retry: they raise StatementTimeout.
@@ -222,21 +211,15 @@ class Database:
     def read_synced(self, work: Work[T], single_statement: Work[T | None] | None = None) -> T:
         """Like ``read``, but on a Galera node first wait until the node has applied all that any node has committed.
 
-        ``single_statement``: see ``write``. A Galera node does not run it.
+        ``single_statement``: see ``write``. It runs only if the server is known to be no Galera node.
         """
 
         def synced_work(connection: Connection) -> T:
             self.sync_with_cluster(connection)
             return work(connection)
 
-        def unless_galera(connection: Connection) -> T | None:
-            assert single_statement is not None
-            return None if self.is_galera(connection) else single_statement(connection)
-
-        has_single_statement = single_statement is not None and not self._pool.is_galera
-        return self._run_with_retries(
-            synced_work, read=True, single_statement=unless_galera if has_single_statement else None
-        )
+        is_alone = self._pool.is_galera is False
+        return self._run_with_retries(synced_work, read=True, single_statement=single_statement if is_alone else None)
 
     def sync_with_cluster(self, connection: Connection) -> bool:
         """On a Galera node, wait until this session sees all that any node has committed. False: not a Galera node.
@@ -257,25 +240,15 @@ class Database:
         return self._pool.is_galera
 
     def _run_with_retries(self, work: Work[T], *, read: bool, single_statement: Work[T | None] | None = None) -> T:
-        began = self._call.began or time.monotonic()
+        began = self.deadline.began or time.monotonic()
+        pool, single_result = self._pool, None
         try:
-            pool = self._pool
             if pool.runs_single_statements is None and single_statement is not None:
                 pool.runs_single_statements = self.dialect.can_run_single_statements(self.engine.dialect) or None
             if single_statement is not None and pool.runs_single_statements:
                 single_result = self._run_single_statement(single_statement, began)
-                if single_result:
-                    self._pool.has_written = self._pool.has_written or not read
-                    return single_result
-            try:
-                result = self._run_once(work, read)
-            except Exception as error:
-                if not self._may_do_again(error) or (self._is_over(began) and errors.took_long(error)):
-                    raise
-                LOG.debug("Retrying a transaction: %s", errors.reason(error))
-                self._report_retry(error)
-                result = self._retrying(began)(self._run_once, work, read)
-            self._pool.has_written = self._pool.has_written or not read
+            result = single_result or self._run_until_deadline(work, read, began)
+            pool.has_written = pool.has_written or not read
             return result
         except (oslo_exc.DBDuplicateEntry, exceptions.QuotaError):
             raise
@@ -285,39 +258,38 @@ class Database:
                 raise exceptions.StatementTimeout(errors.reason(error), seconds) from error
             raise errors.translate(error, seconds) from error
 
+    def _run_until_deadline(self, work: Work[T], read: bool, began: float) -> T:
+        """Run ``work``, again after each transient error until the deadline; the first time without a wait."""
+        retry = 0
+        while True:
+            try:
+                return self._run_once(work, read)
+            except Exception as error:
+                left_seconds = self._seconds_left(began)
+                is_over = left_seconds <= 0 and (retry > 0 or errors.took_long(error))
+                if is_over or not self._may_do_again(error):
+                    raise
+                LOG.debug("Retrying a transaction: %s", errors.reason(error))
+                if self._pool.on_retry is not None:
+                    self._pool.on_retry(errors.kind(error))
+                wait_seconds = backoff(retry, error, self._settings, left_seconds)
+            time.sleep(wait_seconds)
+            retry += 1
+
     def _run_single_statement(self, single_statement: Work[T | None], began: float) -> T | None:
         try:
             return self._run_once_in_autocommit(single_statement)
         except oslo_exc.DBDuplicateEntry:
             raise
         except (oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
-            if isinstance(error, sa_exc.TimeoutError) or (errors.took_long(error) and self._is_over(began)):
+            if isinstance(error, sa_exc.TimeoutError) or (errors.took_long(error) and self._seconds_left(began) <= 0):
                 raise
             LOG.debug("A single-statement transaction failed, using several statements: %s", errors.reason(error))
             if errors.code_of(error) in errors.NOT_EXECUTABLE:
                 self._pool.runs_single_statements = False
-                self.dialect.report_no_single_statements(errors.reason(error))
+                if self.dialect.no_single_statements:
+                    LOG.warning(self.dialect.no_single_statements, errors.reason(error))
             return None
-
-    def _retrying(self, began: float) -> tenacity.Retrying:
-        """The retry policy. It sets every parameter, because tenacity by default never stops and never waits."""
-        settings = self._settings
-        return tenacity.Retrying(
-            retry=tenacity.retry_if_exception(self._may_do_again),
-            stop=lambda _state: self._is_over(began),
-            wait=backoff(
-                settings.retry_first_wait_seconds, settings.retry_longest_wait_seconds, began + settings.retry_seconds
-            ),
-            before=tenacity.before_nothing,
-            after=tenacity.after_nothing,
-            before_sleep=lambda state: self._report_retry(state.outcome.exception() if state.outcome else None),
-            sleep=time.sleep,
-            reraise=True,
-        )
-
-    def _report_retry(self, error: BaseException | None) -> None:
-        if error is not None and self._pool.on_retry is not None:
-            self._pool.on_retry(errors.kind(error))
 
     def _may_do_again(self, error: BaseException) -> bool:
         """Retry on a read-only server only if this process has written before (a failover); else the URL is wrong."""
@@ -329,8 +301,9 @@ class Database:
         is_scan = self._settings.statement_timeout_seconds is None and self._pool.scan_seconds is not None
         return is_scan and errors.code_of(error) in errors.CANCELED
 
-    def _is_over(self, began: float) -> bool:
-        return time.monotonic() - began >= self._settings.retry_seconds
+    def _seconds_left(self, began: float) -> float:
+        """The time until the deadline of retries."""
+        return began + self._settings.retry_seconds - time.monotonic()
 
     def _run_once(self, work: Work[T], read: bool) -> T:
         connections, cached = self._acquire()
@@ -372,7 +345,9 @@ class Database:
         is_clean = False
         try:
             if not cached.autocommit:
-                cached.enter_autocommit()
+                self.dialect.set_autocommit(cached.connection, is_on=True)
+                cached.connection.begin()
+                cached.autocommit = True
             if self._pool.verify is not None:
                 self._verify(cached.connection)
             result = statement(cached.connection)

@@ -73,7 +73,10 @@ def _query(begin: datetime.datetime) -> sa.Select[Any]:
         _row.state == COMMITTED, _row.updated_at > begin, sa.or_(made.is_(None), _row.updated_at > made)
     )
     committed = sa.case((is_committed_later, _row.updated_at), else_=made)
-    changes = _changes(begin)
+    # The resizes and transfers. Their moment: not before that of the reservation's change before it.
+    moment = sa.func.max(_change.created_at).over(partition_by=_change.reservation_id, order_by=_change.generation)
+    ordered = sa.select(reservation_changes, moment.label("moment")).subquery("ordered_changes")
+    changes = sa.select(ordered).where(ordered.c.moment > begin).subquery("changes")
     first, first_committed = _first(changes, "first_change"), _first(changes, "first_committed", COMMITTED)
     ended = _not_before(_row.deleted_at, made)
     ended = sa.case((first.c.last > ended, first.c.last), else_=ended)
@@ -169,13 +172,6 @@ def _before(first: sa.Subquery, present: _Held) -> _Held:
 def _not_before(moment: sa.ColumnElement[Any], floor: sa.ColumnElement[Any]) -> sa.Case[Any]:
     """The later one of two times; ``moment`` if ``floor`` is NULL. (Several clocks may contradict each other.)"""
     return sa.case((sa.or_(floor.is_(None), moment > floor), moment), else_=floor)
-
-
-def _changes(begin: datetime.datetime) -> sa.Subquery:
-    """The resizes and transfers since ``begin``. ``moment``: not before that of the reservation's change before it."""
-    moment = sa.func.max(_change.created_at).over(partition_by=_change.reservation_id, order_by=_change.generation)
-    ordered = sa.select(reservation_changes, moment.label("moment")).subquery("ordered_changes")
-    return sa.select(ordered).where(ordered.c.moment > begin).subquery("changes")
 
 
 def _first(changes: sa.Subquery, name: str, state: State | None = None) -> sa.Subquery:
@@ -339,19 +335,15 @@ def list_allocations(
 
 def was_transferred(connection: sa.Connection, consumer: str, sender: str, receiver: str) -> bool:
     """Whether ``receiver`` holds live reservations of the consumer that came from ``sender``."""
-    query = (
-        sa.select(sa.literal(1))
-        .select_from(sa.join(reservations, reservation_changes, _change.reservation_id == _row.id))
-        .where(
-            _row.project_id == receiver,
-            _row.consumer_id == consumer,
-            _row.live == 1,
-            _change.project_before == sender,
-            _change.project_after == receiver,
-        )
-        .limit(1)
+    return paging.exists(
+        connection,
+        _change.reservation_id == _row.id,
+        _row.project_id == receiver,
+        _row.consumer_id == consumer,
+        _row.live == 1,
+        _change.project_before == sender,
+        _change.project_after == receiver,
     )
-    return connection.execute(query).first() is not None
 
 
 # --- Overdue reservations, for the expiry ---

@@ -200,8 +200,7 @@ def _unused_ids(connection: sa.Connection, count: int) -> list[int]:
     """
     while True:
         ids = {2**20 + secrets.randbits(30) for _ in range(count)}
-        is_used = connection.execute(sa.select(_row.id).where(_row.id.in_(ids)).limit(1)).first() is not None
-        if len(ids) == count and not is_used:
+        if len(ids) == count and not paging.exists(connection, _row.id.in_(ids)):
             return sorted(ids)
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -13,7 +13,7 @@ from cyborg_quota.db import clock, dialects
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import project_limits, projects, quota_usages, reservations
 from cyborg_quota.db.prepared import ListStatement, any_of
-from cyborg_quota.db.reservations import delete_changes, new_uuid
+from cyborg_quota.db.reservations import DELETE_CHANGES, new_uuid
 from cyborg_quota.db.usages import COUNTS_WHOLE, Node
 from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Counters, Drift, UsageKey, summed
 
@@ -35,18 +35,12 @@ def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) ->
     Raises ConcurrentChange if another purge deleted some of them, which would be counted twice.
     """
     ids = connection.execute(_OLD_ENDED, {"b_age": age_microseconds, "b_limit": limit}).scalars().all()
-    metered = _meters_of(connection, ids)
-    delete_changes(connection, sorted(ids))
+    rows = [row for index in range(len(KINDS)) for row in _metered(index).rows(connection, sorted(ids), {})]
+    metered = summed((UsageKey(*row[:3]), int(row[3])) for row in rows)
+    DELETE_CHANGES.changed(connection, sorted(ids), {})
     if _DELETE_ENDED.changed(connection, sorted(ids), {}) != len(ids):
         raise ConcurrentChange
-    return len(ids), metered
-
-
-def _meters_of(connection: sa.Connection, ids: Sequence[int]) -> dict[UsageKey, int]:
-    """What these reservations have added to the meters of usage rows."""
-    rows = [row for index in range(len(KINDS)) for row in _metered(index).rows(connection, sorted(ids), {})]
-    sums = summed((UsageKey(*row[:3]), int(row[3])) for row in rows)
-    return {key: amount for key, amount in sums.items() if amount}
+    return len(ids), {key: amount for key, amount in metered.items() if amount}
 
 
 @functools.cache
@@ -93,8 +87,7 @@ FoldGroup = tuple[int, int | None, str | None]
 
 def foldable(connection: sa.Connection, age_microseconds: int, limit: int) -> list[FoldGroup]:
     """The first ``limit`` groups of several old committed reservations without consumer and group."""
-    rows = connection.execute(_FOLDABLE, {"b_age": age_microseconds, "b_limit": limit})
-    return [(row.usage_id, row.provider_id, row.pod) for row in rows]
+    return [(*row,) for row in connection.execute(_FOLDABLE, {"b_age": age_microseconds, "b_limit": limit})]
 
 
 def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, limit: int) -> int:
@@ -353,20 +346,14 @@ def audit(connection: sa.Connection) -> list[Drift]:
     return sorted(drifts, key=lambda drift: drift.key)
 
 
-def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, int]:
-    """(reserved, used), computed from the reservations."""
+def sums_of_reservations(connection: sa.Connection, node: Node) -> tuple[int, int, int]:
+    """(reserved, used) of the live reservations of the row, and the sum of the meters of all, also of ended ones."""
     kind = next(kind for kind in reversed(KINDS) if kind.includes(node.key))
     query = sa.select(SUM_RESERVED, SUM_USED).where(_row.state.in_((RESERVED, COMMITTED)), kind.is_of_row)
     names = {"b_id": node.usage_id, "b_project": node.project_id, "b_resource": node.resource, "b_pod": node.pod}
     reserved, used = connection.execute(query, names).one()
-    return int(reserved or 0), int(used or 0)
-
-
-def meter_sum(connection: sa.Connection, node: Node) -> int:
-    """The sum of the meters of all reservations of the row, also of those that have ended."""
-    kind = next(kind for kind in reversed(KINDS) if kind.includes(node.key))
-    names = {"b_id": node.usage_id, "b_project": node.project_id, "b_resource": node.resource, "b_pod": node.pod}
-    return int(connection.execute(sa.select(_SUM_METER).where(kind.is_of_row), names).scalar_one() or 0)
+    metered = connection.execute(sa.select(_SUM_METER).where(kind.is_of_row), names).scalar_one()
+    return int(reserved or 0), int(used or 0), int(metered or 0)
 
 
 def children_total(connection: sa.Connection, node: Node) -> Counters:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
-from cyborg_quota.db.projects import Edges, ancestors
+from cyborg_quota.db.projects import Edges, depth
 from cyborg_quota.types import TOTAL, Counters, UsageKey
 
 K = TypeVar("K", int, UsageKey)
@@ -92,12 +92,8 @@ _Upwards = list[tuple[UsageKey, "UsageKey | None"]]
 
 def _upwards(rows: Collection[UsageKey], edges: Edges) -> _Upwards:
     """The rows, deepest first, each with the row above it. The total over all projects is above the roots."""
-
-    def depth(key: UsageKey) -> int:
-        return -1 if key.project_id == TOTAL else len(ancestors(key.project_id, edges))
-
     upwards: _Upwards = []
-    for key in sorted(rows, key=depth, reverse=True):
+    for key in sorted(rows, key=lambda key: depth(key.project_id, edges), reverse=True):
         above = key._replace(project_id=edges.get(key.project_id) or TOTAL)
         upwards.append((key, above if above in rows and above != key else None))
     return upwards

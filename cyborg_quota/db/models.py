@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
 
-from cyborg_quota.types import MAX_NAME_CHARS, MAX_REASON_CHARS, STATES
+from cyborg_quota.db.migrations.column_types import TABLE, moment, name, path
+from cyborg_quota.types import MAX_REASON_CHARS, STATES
 
 metadata = sa.MetaData(
     naming_convention={
@@ -22,38 +22,16 @@ metadata = sa.MetaData(
     }
 )
 
-_MYSQL_TABLE: dict[str, Any] = {
-    "mysql_engine": "InnoDB",
-    "mysql_charset": "utf8mb4",
-    "mysql_collate": "utf8mb4_bin",
-}
-
-
-def _name(chars: int = MAX_NAME_CHARS) -> Any:
-    return sa.String(chars).with_variant(
-        mysql.VARCHAR(chars, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
-    )
-
-
-def _path() -> Any:
-    """A name that is also sorted by bytes: what is below a path is one range of the index."""
-    return _name().with_variant(sa.String(MAX_NAME_CHARS, collation="C"), "postgresql")
-
-
-def _moment() -> Any:
-    return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
-
-
 quota_usages = sa.Table(
     "quota_usages",
     metadata,
-    sa.Column("created_at", _moment()),
-    sa.Column("updated_at", _moment()),
+    sa.Column("created_at", moment()),
+    sa.Column("updated_at", moment()),
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("project_id", _name(), nullable=False),
-    sa.Column("resource", _name(), nullable=False),
+    sa.Column("project_id", name(), nullable=False),
+    sa.Column("resource", name(), nullable=False),
     # The pod in which the row counts. "": all pods.
-    sa.Column("pod", _name(), nullable=False),
+    sa.Column("pod", name(), nullable=False),
     sa.Column("reserved", sa.Integer, nullable=False),
     sa.Column("used", sa.Integer, nullable=False),
     # used + reserved of the project and all its descendants (I9). 64 bits: a tree of full projects still fits.
@@ -82,28 +60,28 @@ quota_usages = sa.Table(
     # AUTOINCREMENT never reuses an id, so that a cached id never refers to another project's row. (After a restore it
     # can; then the generation differs.)
     sqlite_autoincrement=True,
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 reservations = sa.Table(
     "reservations",
     metadata,
-    sa.Column("created_at", _moment()),
-    sa.Column("updated_at", _moment()),
-    sa.Column("deleted_at", _moment()),
+    sa.Column("created_at", moment()),
+    sa.Column("updated_at", moment()),
+    sa.Column("deleted_at", moment()),
     sa.Column("deleted", sa.Boolean, nullable=False),
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("uuid", sa.String(36), nullable=False),
     # No foreign key, only an index: with a foreign key, MariaDB's INSERT locks the usage row, which causes deadlocks.
     sa.Column("usage_id", sa.Integer, nullable=False),
-    sa.Column("project_id", _name(), nullable=False),
-    sa.Column("resource", _name(), nullable=False),
+    sa.Column("project_id", name(), nullable=False),
+    sa.Column("resource", name(), nullable=False),
     sa.Column("delta", sa.Integer, nullable=False),
-    sa.Column("expire", _moment()),
+    sa.Column("expire", moment()),
     sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("consumer_id", _name()),
+    sa.Column("consumer_id", name()),
     # A path, such as ``cluster/vm-1``.
-    sa.Column("group_id", _path()),
+    sa.Column("group_id", path()),
     # 1 while reserved or committed, then NULL: a unique key ignores NULLs, so that it constrains only the live rows,
     # also on MariaDB, which has no partial indexes.
     sa.Column("live", sa.SmallInteger),
@@ -116,13 +94,13 @@ reservations = sa.Table(
     # What it has added to metered of its usage row: -delta * the second of its reserve + delta * that of its end.
     sa.Column("meter", sa.BigInteger, nullable=False, server_default="0"),
     # The program that made it, if several share the ledger: see Claim.source. Not indexed: queries by it are rare.
-    sa.Column("source", _name()),
+    sa.Column("source", name()),
     # The provider whose capacity it takes, while it is live. NULL: it takes none. Not indexed: only reports and repairs
     # read by it, and an index would cost each reserve without a provider, too.
     sa.Column("provider_id", sa.Integer),
     # The pod in which it is counted, besides all pods: that of its provider when it was made. NULL: in none. Not
     # indexed, as provider_id.
-    sa.Column("pod", _name()),
+    sa.Column("pod", name()),
     # How often it was resized or transferred; NULL: never. Each call that ends it, or changes it, compares this number:
     # otherwise a process that read the row earlier would give back another amount, or to another project.
     sa.Column("generation", sa.Integer),
@@ -145,7 +123,7 @@ reservations = sa.Table(
     sa.Index("ix_reservations_expire", "state", "expire"),
     sa.Index("ix_reservations_deleted_at", "deleted_at"),
     sqlite_autoincrement=True,
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 # Each resize and each transfer of a reservation, for the export of the history and for repeated calls. ``generation``
@@ -154,7 +132,7 @@ reservations = sa.Table(
 reservation_changes = sa.Table(
     "reservation_changes",
     metadata,
-    sa.Column("created_at", _moment()),
+    sa.Column("created_at", moment()),
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
     # Made by the call: a call whose answer was lost finds its own change.
     sa.Column("uuid", sa.String(36), nullable=False),
@@ -162,14 +140,14 @@ reservation_changes = sa.Table(
     sa.Column("generation", sa.Integer, nullable=False),
     # The state of the reservation at that time.
     sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("project_before", _name(), nullable=False),
-    sa.Column("project_after", _name(), nullable=False),
+    sa.Column("project_before", name(), nullable=False),
+    sa.Column("project_after", name(), nullable=False),
     sa.Column("delta_before", sa.Integer, nullable=False),
     sa.Column("delta_after", sa.Integer, nullable=False),
     sa.UniqueConstraint("uuid", name="uuid"),
     sa.UniqueConstraint("reservation_id", "generation", name="reservation_generation"),
     sqlite_autoincrement=True,
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 # The device-seconds of a usage row from its beginning to the end of each month that a later change has closed: those of
@@ -177,23 +155,23 @@ reservation_changes = sa.Table(
 usage_months = sa.Table(
     "usage_months",
     metadata,
-    sa.Column("project_id", _name(), primary_key=True),
-    sa.Column("pod", _name(), primary_key=True),
-    sa.Column("resource", _name(), primary_key=True),
+    sa.Column("project_id", name(), primary_key=True),
+    sa.Column("pod", name(), primary_key=True),
+    sa.Column("resource", name(), primary_key=True),
     # The number of months since January 2020.
     sa.Column("month", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("device_seconds", sa.BigInteger, nullable=False),
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 # The device-hours that a project, with all below it, may use in a period. See hours/tables.py.
 budgets = sa.Table(
     "budgets",
     metadata,
-    sa.Column("created_at", _moment()),
-    sa.Column("updated_at", _moment()),
-    sa.Column("project_id", _name(), primary_key=True),
-    sa.Column("resource", _name(), primary_key=True),
+    sa.Column("created_at", moment()),
+    sa.Column("updated_at", moment()),
+    sa.Column("project_id", name(), primary_key=True),
+    sa.Column("resource", name(), primary_key=True),
     # Hours.
     sa.Column("amount", sa.BigInteger, nullable=False),
     sa.Column("carry", sa.BigInteger, nullable=False),
@@ -206,69 +184,69 @@ budgets = sa.Table(
     # The last notified threshold (percent), and the first month of the period in which it was reached.
     sa.Column("notified_level", sa.SmallInteger, nullable=False, server_default="0"),
     sa.Column("notified_period", sa.Integer, nullable=False, server_default="0"),
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 # Corrections of what a budget counts, in device-seconds: by the month in which they were made.
 budget_adjustments = sa.Table(
     "budget_adjustments",
     metadata,
-    sa.Column("created_at", _moment()),
-    sa.Column("updated_at", _moment()),
-    sa.Column("project_id", _name(), primary_key=True),
-    sa.Column("resource", _name(), primary_key=True),
+    sa.Column("created_at", moment()),
+    sa.Column("updated_at", moment()),
+    sa.Column("project_id", name(), primary_key=True),
+    sa.Column("resource", name(), primary_key=True),
     sa.Column("month", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("device_seconds", sa.BigInteger, nullable=False),
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 # The resources that are counted besides those of the configuration, and what describes both. See db/resources.py.
 resources = sa.Table(
     "resources",
     metadata,
-    sa.Column("created_at", _moment()),
-    sa.Column("updated_at", _moment()),
-    sa.Column("name", _name(), primary_key=True),
-    sa.Column("description", _name()),
-    sa.Column("unit", _name()),
-    **_MYSQL_TABLE,
+    sa.Column("created_at", moment()),
+    sa.Column("updated_at", moment()),
+    sa.Column("name", name(), primary_key=True),
+    sa.Column("description", name()),
+    sa.Column("unit", name()),
+    **TABLE,
 )
 
 projects = sa.Table(
     "projects",
     metadata,
-    sa.Column("created_at", _moment()),
-    sa.Column("updated_at", _moment()),
-    sa.Column("project_id", _name(), primary_key=True),
+    sa.Column("created_at", moment()),
+    sa.Column("updated_at", moment()),
+    sa.Column("project_id", name(), primary_key=True),
     # NULL is a root; a project without a row is a root too, so an empty table is a flat cloud.
-    sa.Column("parent_id", _name()),
+    sa.Column("parent_id", name()),
     # Updated by each transaction that needs the edges at this project not to change; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Index("ix_projects_parent", "parent_id", "project_id"),
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 limit_defaults = sa.Table(
     "limit_defaults",
     metadata,
-    sa.Column("created_at", _moment()),
-    sa.Column("updated_at", _moment()),
-    sa.Column("resource", _name(), primary_key=True),
+    sa.Column("created_at", moment()),
+    sa.Column("updated_at", moment()),
+    sa.Column("resource", name(), primary_key=True),
     sa.Column("hard_limit", sa.BigInteger, nullable=False),
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 project_limits = sa.Table(
     "project_limits",
     metadata,
-    sa.Column("created_at", _moment()),
-    sa.Column("updated_at", _moment()),
-    sa.Column("project_id", _name(), primary_key=True),
+    sa.Column("created_at", moment()),
+    sa.Column("updated_at", moment()),
+    sa.Column("project_id", name(), primary_key=True),
     # "": over all pods. In the key before the resource, as in quota_usages.
-    sa.Column("pod", _name(), primary_key=True),
-    sa.Column("resource", _name(), primary_key=True),
+    sa.Column("pod", name(), primary_key=True),
+    sa.Column("resource", name(), primary_key=True),
     sa.Column("hard_limit", sa.BigInteger, nullable=False),
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 # One row that each change that the history records updates first, to serialize these rare changes.
@@ -277,7 +255,7 @@ fences = sa.Table(
     metadata,
     sa.Column("name", sa.String(32), primary_key=True),
     sa.Column("generation", sa.Integer, nullable=False),
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 # Limits that apply between starts_at and ends_at, by the clock of the database. Of several at one moment, the one with
@@ -285,17 +263,17 @@ fences = sa.Table(
 limit_overrides = sa.Table(
     "limit_overrides",
     metadata,
-    sa.Column("created_at", _moment()),
+    sa.Column("created_at", moment()),
     sa.Column("generation", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("ordinal", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("project_id", _name(), nullable=False),
-    sa.Column("resource", _name(), nullable=False),
+    sa.Column("project_id", name(), nullable=False),
+    sa.Column("resource", name(), nullable=False),
     sa.Column("hard_limit", sa.BigInteger, nullable=False),
-    sa.Column("starts_at", _moment(), nullable=False),
-    sa.Column("ends_at", _moment(), nullable=False),
-    sa.Column("reason", _name(MAX_REASON_CHARS)),
+    sa.Column("starts_at", moment(), nullable=False),
+    sa.Column("ends_at", moment(), nullable=False),
+    sa.Column("reason", name(MAX_REASON_CHARS)),
     sa.Index("ix_limit_overrides_limit", "project_id", "resource"),
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 # The history: rows are only added, in the transaction of the change, until they are purged. See change_log.py and
@@ -303,36 +281,36 @@ limit_overrides = sa.Table(
 changes = sa.Table(
     "changes",
     metadata,
-    sa.Column("created_at", _moment()),
+    sa.Column("created_at", moment()),
     # The generation of the row in fences that serializes the changes, and the number of the row within its transaction.
     # They order the history: times may come from several clocks.
     sa.Column("generation", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("ordinal", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("user_id", _name()),
-    sa.Column("user_project_id", _name()),
-    sa.Column("request_id", _name()),
+    sa.Column("user_id", name()),
+    sa.Column("user_project_id", name()),
+    sa.Column("request_id", name()),
     # The call that made several changes at once, or a limit driver: import, keystone.
     sa.Column("operation", sa.String(16)),
     # The verb, and what was changed: limit, override, project, provider, inventory or pod.
     sa.Column("action", sa.String(16), nullable=False),
     sa.Column("subject", sa.String(16), nullable=False),
     # The key of what was changed; the subject decides which of these are set. Of a default: only the resource.
-    sa.Column("project_id", _name()),
-    sa.Column("resource", _name()),
-    sa.Column("pod", _name()),
-    sa.Column("provider", _name()),
+    sa.Column("project_id", name()),
+    sa.Column("resource", name()),
+    sa.Column("pod", name()),
+    sa.Column("provider", name()),
     sa.Column("provider_uuid", sa.String(36)),
     sa.Column("override_id", sa.String(32)),
     # The span of an override.
-    sa.Column("starts_at", _moment()),
-    sa.Column("ends_at", _moment()),
+    sa.Column("starts_at", moment()),
+    sa.Column("ends_at", moment()),
     # JSON: a limit, the id of a parent, or the values by name. NULL: it does not exist, or the project is a root.
     sa.Column("value_before", sa.Text),
     sa.Column("value_after", sa.Text),
-    sa.Column("reason", _name(MAX_REASON_CHARS)),
+    sa.Column("reason", name(MAX_REASON_CHARS)),
     sa.Index("ix_changes_project", "project_id", "generation", "ordinal"),
     sa.Index("ix_changes_provider", "provider", "generation", "ordinal"),
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 replays = sa.Table(
@@ -344,7 +322,7 @@ replays = sa.Table(
     sa.Column("line", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("position", sa.Integer, nullable=False),
     sa.Column("limits", sa.Text),
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 # What has accelerators: a node, a device of a node, a shared pool. The columns are those of the specification "Resource
@@ -352,23 +330,23 @@ replays = sa.Table(
 resource_providers = sa.Table(
     "resource_providers",
     metadata,
-    sa.Column("created_at", _moment()),
-    sa.Column("updated_at", _moment()),
+    sa.Column("created_at", moment()),
+    sa.Column("updated_at", moment()),
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("uuid", sa.String(36), nullable=False),
-    sa.Column("name", _name(), nullable=False),
+    sa.Column("name", name(), nullable=False),
     # Compared and increased by each change of the provider or of its inventories; a claim does not change it.
     sa.Column("generation", sa.Integer, nullable=False),
     # 0: a shared pool, which is claimed by its name, or with ANY for a provider that it serves.
     sa.Column("can_host", sa.SmallInteger, nullable=False),
     sa.Column("parent_id", sa.Integer),
-    sa.Column("pod", _name()),
+    sa.Column("pod", name()),
     sa.UniqueConstraint("uuid", name="uuid"),
     sa.UniqueConstraint("name", name="name"),
     sa.Index("ix_resource_providers_parent", "parent_id"),
     # An id that is used again would give the ended reservations of one provider to another.
     sqlite_autoincrement=True,
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 # The shared pool that serves a provider: what the provider has no inventory of, claims with ANY take from the pool.
@@ -378,7 +356,7 @@ provider_associations = sa.Table(
     sa.Column("served_id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("provider_id", sa.Integer, nullable=False),
     sa.Index("ix_provider_associations_provider", "provider_id"),
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 # How many of one resource a provider has. ``capacity`` and ``free`` are stored, so that the claim compares integers and
@@ -386,11 +364,11 @@ provider_associations = sa.Table(
 inventories = sa.Table(
     "inventories",
     metadata,
-    sa.Column("created_at", _moment()),
-    sa.Column("updated_at", _moment()),
+    sa.Column("created_at", moment()),
+    sa.Column("updated_at", moment()),
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("provider_id", sa.Integer, nullable=False),
-    sa.Column("resource", _name(), nullable=False),
+    sa.Column("resource", name(), nullable=False),
     sa.Column("total", sa.Integer, nullable=False),
     sa.Column("reserved", sa.Integer, nullable=False),
     sa.Column("min_unit", sa.Integer, nullable=False),
@@ -415,46 +393,46 @@ inventories = sa.Table(
     sa.Index("ix_inventories_free", "resource", "free", "provider_id", "min_unit", "max_unit", "step_size"),
     sa.Index("ix_inventories_provider", "provider_id", "resource", "free"),
     sqlite_autoincrement=True,
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 # The threshold of the capacity of all providers together that was last reported. No row: none.
 resource_notices = sa.Table(
     "resource_notices",
     metadata,
-    sa.Column("resource", _name(), primary_key=True),
+    sa.Column("resource", name(), primary_key=True),
     sa.Column("notified_level", sa.SmallInteger, nullable=False),
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 # An OpenStack deployment of an availability zone. A provider names its pod.
 pods = sa.Table(
     "pods",
     metadata,
-    sa.Column("created_at", _moment()),
-    sa.Column("updated_at", _moment()),
+    sa.Column("created_at", moment()),
+    sa.Column("updated_at", moment()),
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("name", _name(), nullable=False),
+    sa.Column("name", name(), nullable=False),
     # '' where there is none.
-    sa.Column("availability_zone", _name(), nullable=False),
+    sa.Column("availability_zone", name(), nullable=False),
     # The tags, as JSON with sorted keys.
     sa.Column("resource_affinity", sa.Text, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("weight", sa.Integer, nullable=False),
     # The percentage of the capacity at which the pod counts as full.
     sa.Column("threshold", sa.SmallInteger, nullable=False),
-    sa.Column("endpoint", _name()),
+    sa.Column("endpoint", name()),
     # The name of its region in the service catalog.
-    sa.Column("region", _name()),
+    sa.Column("region", name()),
     # Increased by each change and by each new binding, which it serializes; see pods.py.
     sa.Column("generation", sa.Integer, nullable=False),
     # The resources whose threshold was reached when it was reported last, as a JSON list. NULL: none.
     sa.Column("notified_resources", sa.Text),
     # When a process began the last periodic measurement: other processes leave the pod to it for a while.
-    sa.Column("measurement_began_at", _moment()),
+    sa.Column("measurement_began_at", moment()),
     sa.UniqueConstraint("name", name="name"),
     sqlite_autoincrement=True,
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 # The last measurement of each pod. No row: it was never measured.
@@ -464,8 +442,8 @@ pod_usages = sa.Table(
     sa.Column("pod_id", sa.Integer, primary_key=True, autoincrement=False),
     # {resource: {"capacity": n, "used": n}}, as JSON.
     sa.Column("usage", sa.Text),
-    sa.Column("measured_at", _moment()),
-    **_MYSQL_TABLE,
+    sa.Column("measured_at", moment()),
+    **TABLE,
 )
 
 # The pod of a project in one zone, for one set of tags. Ended rows are the history.
@@ -473,15 +451,15 @@ pod_bindings = sa.Table(
     "pod_bindings",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("project_id", _name(), nullable=False),
+    sa.Column("project_id", name(), nullable=False),
     # The zone of the pod. '' where it has none.
-    sa.Column("availability_zone", _name(), nullable=False),
+    sa.Column("availability_zone", name(), nullable=False),
     # The tags, as JSON with sorted keys, and its SHA-256 in hexadecimal, which fits into a key.
     sa.Column("resource_affinity", sa.Text, nullable=False),
     sa.Column("affinity_hash", sa.String(64), nullable=False),
-    sa.Column("pod", _name(), nullable=False),
-    sa.Column("starts_at", _moment(), nullable=False),
-    sa.Column("ends_at", _moment()),
+    sa.Column("pod", name(), nullable=False),
+    sa.Column("starts_at", moment(), nullable=False),
+    sa.Column("ends_at", moment()),
     sa.Column("reason", sa.String(16), nullable=False),
     # 1 while it is the current binding, then NULL, which a unique key ignores.
     sa.Column("current", sa.SmallInteger),
@@ -493,7 +471,7 @@ pod_bindings = sa.Table(
     sa.UniqueConstraint("project_id", "affinity_hash", "is_first", name="is_first"),
     sa.Index("ix_pod_bindings_pod", "pod", "current"),
     sqlite_autoincrement=True,
-    **_MYSQL_TABLE,
+    **TABLE,
 )
 
 _CREATE_VIEW: Any = sa.DDL(  # type: ignore[no-untyped-call]

@@ -74,8 +74,14 @@ def require(
     connection: sa.Connection, source: sa.FromClause, is_marker: sa.ColumnElement[bool], marker: tuple[str | None, ...]
 ) -> None:
     """Raise MarkerNotFound if no row of ``source`` is the marker."""
-    if connection.execute(sa.select(sa.literal(1)).select_from(source).where(is_marker).limit(1)).first() is None:
+    if not exists(connection, is_marker, source=source):
         raise exceptions.MarkerNotFound(marker)
+
+
+def exists(connection: sa.Connection, *conditions: sa.ColumnElement[bool], source: sa.FromClause | None = None) -> bool:
+    """Whether a row has these conditions; by default, of the tables that they name."""
+    query = sa.select(sa.literal(1)).where(*conditions).limit(1)
+    return connection.execute(query if source is None else query.select_from(source)).first() is not None
 
 
 def given(*wanted: tuple[sa.ColumnElement[Any], object]) -> list[sa.ColumnElement[bool]]:

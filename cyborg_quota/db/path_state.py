@@ -52,7 +52,7 @@ class PathState:
     ``defaults``: the default limits, by resource. Values that are not stored are missing. ``totals`` has the total
     limits, by resource; what they count is in ``counters``, with the project id TOTAL. ``overrides``: the end of the
     override that is in ``project_limits``, and the limit that is set without it. ``budgets``: the rows that have one.
-    The states of ``read_many`` share these.
+    The states of ``read_states`` share these.
     """
 
     project_ids: Sequence[str]
@@ -73,6 +73,8 @@ class PathState:
 class ProjectPath:
     """The path of one project, leaf first, and the usage rows along it, by key.
 
+    ``charged``: the rows to charge, where all exist: leaf first, the total over all projects last.
+
     ``limits`` are the stored limits of these keys (without counters), as of the moment at which the rows were read;
     None: they were not read. ``budgets``: those that bound the rows. ``until``: when an override or the period of a
     budget on the path begins or ends next, in microseconds since 1970 by the database's clock; None: never.
@@ -80,7 +82,7 @@ class ProjectPath:
     LimitDriver.is_pure.
     """
 
-    __slots__ = ("_rows", "bounds", "budgets", "charged", "fresh_until", "is_known", "limits", "project_ids", "until")
+    __slots__ = ("bounds", "budgets", "charged", "fresh_until", "is_known", "limits", "project_ids", "rows", "until")
 
     def __init__(
         self,
@@ -97,7 +99,7 @@ class ProjectPath:
         self.bounds: tuple[tuple[str, ...], Any] | None = None
         self.budgets: dict[UsageKey, BudgetPeriod] = {}
         self.until = until
-        self._rows = rows
+        self.rows = rows
         self.fresh_until = time.monotonic() + _FRESH_SECONDS
         self.is_known = is_known
         # (A project that was removed may have rows: it must be added again before it is charged.)
@@ -106,24 +108,6 @@ class ProjectPath:
         for resource, total in (totals or {}).items():
             if (key := ResourceKey(resource)) in self.charged:
                 self.charged[key] += (total,)
-
-    def limit_meters(self, periods: Iterable[BudgetPeriod], until: int | None) -> None:
-        """Add the budgets on the path, which apply until the time ``until``."""
-        self.budgets = {period.budget.key: period for period in periods if period.budget.enforce}
-        self.until = min((end for end in (self.until, until) if end is not None), default=None)
-
-    def nodes(self, key: ResourceKey) -> tuple[Node, ...] | None:
-        """The rows to charge: leaf first, the total over all projects last; None if a row does not exist yet."""
-        return self.charged.get(key)
-
-    @property
-    def keys(self) -> list[ResourceKey]:
-        """The keys of the usage rows along this path, sorted."""
-        return sorted(self._rows)
-
-    def lacking(self, key: ResourceKey) -> set[str]:
-        """The projects along the path that have no usage row of ``key``."""
-        return set(self.project_ids) - {node.project_id for node in self._rows.get(key, ())}
 
     def missing(self, keys: Iterable[ResourceKey]) -> list[ResourceKey]:
         """Those of the keys that cannot be charged yet, because a project along this path has no usage row."""
@@ -158,7 +142,7 @@ Scope = Literal["project", "projects", "tree"]
 Columns = sa.ColumnCollection[str, Any]
 
 MAX_PROJECTS: Final = 500
-"""The maximum number of projects of one ``read_many`` or ``read_paths``."""
+"""The maximum number of projects of one statement."""
 
 
 def read(connection: sa.Connection, project_id: str, *, pod: str | None = None) -> PathState:
@@ -167,7 +151,8 @@ def read(connection: sa.Connection, project_id: str, *, pod: str | None = None) 
     ``pod``: also the rows of this pod, or ("") of every pod. Their number grows with that of the pods.
     """
     statement = _statement(dialects.of(connection), _which(pod))
-    return _states([project_id], statement(connection, _arguments(pod, b_project=project_id)).all())[0]
+    rows = statement(connection, _arguments(pod, b_project=project_id)).all()
+    return states_of(*_tree(rows), [project_id])[0]
 
 
 def read_in_single_statement(connection: sa.Connection, project_id: str, pod: str | None) -> PathState | None:
@@ -175,7 +160,7 @@ def read_in_single_statement(connection: sa.Connection, project_id: str, pod: st
     dialect = dialects.of(connection)
     statement = _statement(dialect, _which(pod))
     rows = dialect.read_in_single_statement(connection, statement, _arguments(pod, b_project=project_id))
-    return None if rows is None else _states([project_id], rows)[0]
+    return None if rows is None else states_of(*_tree(rows), [project_id])[0]
 
 
 def _which(pod: str | None) -> Which:
@@ -186,24 +171,10 @@ def _arguments(pod: str | None, **projects: Any) -> dict[str, Any]:
     return {**projects, "b_pod": pod} if pod else projects
 
 
-def _states(project_ids: Iterable[str], rows: Sequence[Any]) -> list[PathState]:
-    parents, shared = _tree(rows)
-    return states_of(shared, parents, project_ids)
-
-
 def _tree(rows: Sequence[Any]) -> tuple[dict[str, str | None], PathState]:
     """The parents, and a state without a path."""
     # (In the rows of the path, the column ``resource`` contains the id of the parent.)
     return {owner: parent_id for kind, owner, parent_id, *_ in rows if kind == _PATH}, _state(rows)
-
-
-def read_many(connection: sa.Connection, project_ids: Sequence[str], pod: str | None = None) -> list[PathState]:
-    """The states of these projects, sorted, in one statement.
-
-    Each project must have a row in ``projects``; every project with usage rows has one. At most MAX_PROJECTS. ``pod``:
-    also the rows of this pod.
-    """
-    return read_states(connection, project_ids, pod)[1]
 
 
 def read_tree(connection: sa.Connection, pod: str | None = None) -> tuple[dict[str, str | None], PathState]:
@@ -216,7 +187,8 @@ def read_states(
 ) -> tuple[PathState, list[PathState]]:
     """The state that these projects share, without a path, and their states, sorted, in one statement.
 
-    As ``read_many``, but of any number. None: of all projects that have a usage row or a limit of their own.
+    Each project must have a row in ``projects``; every project with usage rows has one. None: of all projects that have
+    a usage row or a limit of their own. ``pod``: also the rows of this pod.
     """
     if project_ids is not None and len(project_ids) <= MAX_PROJECTS:
         query = _query(dialects.of(connection), "projects", _which(pod))
@@ -225,19 +197,13 @@ def read_states(
         parents, shared = read_tree(connection, pod)
     if project_ids is None:
         project_ids = {key.project_id for key in [*shared.counters, *shared.project_limits]} - {TOTAL}
-    return shared, states_of(shared, parents, project_ids)
+    return shared, states_of(parents, shared, project_ids)
 
 
-def states_of(shared: PathState, parents: Mapping[str, str | None], project_ids: Iterable[str]) -> list[PathState]:
+def states_of(parents: projects.Edges, shared: PathState, project_ids: Iterable[str]) -> list[PathState]:
     """The states of these projects, sorted, from what ``read_tree`` returns."""
-    return [dataclasses.replace(shared, project_ids=_path(project_id, parents)) for project_id in sorted(project_ids)]
-
-
-def _path(project_id: str, parents: Mapping[str, str | None]) -> list[str]:
-    path = [project_id]
-    while (parent_id := parents.get(path[-1])) is not None and len(path) <= projects.MAX_DEPTH:
-        path.append(parent_id)
-    return path
+    paths = ([project_id, *projects.ancestors(project_id, parents)] for project_id in sorted(project_ids))
+    return [dataclasses.replace(shared, project_ids=path) for path in paths]
 
 
 def _state(rows: Sequence[Any]) -> PathState:
@@ -383,8 +349,8 @@ def read_paths(
 def _path_rows(
     connection: sa.Connection, scope: Scope, names: Mapping[str, Any], keys: Collection[ResourceKey]
 ) -> Sequence[Any]:
-    # (Databases do not use the index for an empty list.)
-    names = {**names, "b_resources": usages.resources_of(keys), "b_pods": usages.pods_of(keys)}
+    resources, pods = usages.parts_of(keys)
+    names = {**names, "b_resources": resources, "b_pods": pods}
     return connection.execute(_query(dialects.of(connection), scope, "keys"), names).all()
 
 
@@ -397,7 +363,7 @@ def _paths(project_ids: Sequence[str], rows: Sequence[Any]) -> dict[str, Project
     for project_id in project_ids:
         if project_id not in parents:
             continue
-        path = list(dict.fromkeys(_path(project_id, parents)))
+        path = list(dict.fromkeys([project_id, *projects.ancestors(project_id, parents)]))
         nodes: dict[ResourceKey, list[usages.Node]] = {}
         for depth, owner in zip(range(len(path) - 1, -1, -1), path, strict=True):
             for row in by_project.get(owner, ()):
@@ -425,14 +391,6 @@ _ZERO_ROW: Final = {
 """The values of a new usage row."""
 
 
-def _of_roots(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """The query for the usage rows of roots that count whole resources."""
-    usage, project = quota_usages.c, projects_table.c
-    source = sa.outerjoin(quota_usages, projects_table, project.project_id == usage.project_id)
-    query = sa.select(*columns).select_from(source)
-    return query.where(usages.COUNTS_WHOLE, project.parent_id.is_(None), usage.project_id != TOTAL)
-
-
 def rows_of_roots(
     connection: sa.Connection, resources: Collection[str], after: str = "", limit: int | None = None
 ) -> dict[UsageKey, int]:
@@ -440,8 +398,11 @@ def rows_of_roots(
 
     In the order of the database, whose collation of names is not always that of the bytes.
     """
-    usage = quota_usages.c
-    query = _of_roots(usage.project_id, usage.resource, usage.id).where(usage.resource.in_(sorted(resources)))
+    usage, project = quota_usages.c, projects_table.c
+    source = sa.outerjoin(quota_usages, projects_table, project.project_id == usage.project_id)
+    is_of_root = usages.COUNTS_WHOLE, project.parent_id.is_(None), usage.project_id != TOTAL
+    query = sa.select(usage.project_id, usage.resource, usage.id).select_from(source).where(*is_of_root)
+    query = query.where(usage.resource.in_(sorted(resources)))
     if after:
         query = query.where(usage.project_id > after)
     rows = connection.execute(query.order_by(usage.project_id).limit(limit))
@@ -463,7 +424,11 @@ def make_rows(connection: sa.Connection, path: ProjectPath, keys: Collection[Res
     retry after ConcurrentChange must therefore read the path again.
     """
     leaf = path.project_ids[0]
-    lacking = {UsageKey(project_id, *key) for key in path.missing(keys) for project_id in path.lacking(key)}
+    lacking = {
+        UsageKey(project_id, *key)
+        for key in path.missing(keys)
+        for project_id in {*path.project_ids} - {node.project_id for node in path.rows.get(key, ())}
+    }
     unknown = () if path.is_known else (leaf,)
     projects.lock_or_add(connection, {key.project_id for key in lacking}.union(unknown), leaf)
     if read_path(connection, leaf, keys).project_ids != path.project_ids:
@@ -479,4 +444,4 @@ def read_nodes(connection: sa.Connection, key: UsageKey) -> tuple[usages.Node, .
         query = sa.select(usage.id, usage.project_id, usage.resource, usage.generation)
         rows = connection.execute(query.where(_of_totals(usage), usage.resource == key.resource))
         return tuple(usages.Node(*row, _TOTAL_DEPTH) for row in rows) or None
-    return read_path(connection, key.project_id, [key.resource_key]).nodes(key.resource_key)
+    return read_path(connection, key.project_id, [key.resource_key]).charged.get(key.resource_key)

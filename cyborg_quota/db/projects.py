@@ -28,7 +28,7 @@ from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import projects
 from cyborg_quota.db.prepared import ListStatement, any_of, case_by_value, chunks, insert_many, update_each
-from cyborg_quota.types import grouped
+from cyborg_quota.types import TOTAL, grouped
 
 MAX_DEPTH: Final = 64
 """The greatest depth of the tree. It also ends the walk to the root in a cycle that was made by hand."""
@@ -47,14 +47,18 @@ def ancestors(project_id: str, edges: Edges) -> list[str]:
     return path
 
 
+def depth(project_id: str, edges: Edges) -> int:
+    """The number of ancestors: 0 for a root, -1 for the total over all projects, which is above the roots."""
+    return -1 if project_id == TOTAL else len(ancestors(project_id, edges))
+
+
 def path_cte() -> sa.CTE:
     """WITH RECURSIVE path (project_id, parent_id, distance): the project ``:b_project`` (distance 0) and its ancestors.
 
     A scalar subquery looks up each parent, because every database executes it through the primary key. (With a join,
     and with table statistics, SQLite first reads the whole table to build a Bloom filter.)
     """
-    name = projects.c.project_id.type
-    leaf_id = sa.cast(sa.bindparam("b_project"), name)
+    leaf_id = sa.cast(sa.bindparam("b_project"), projects.c.project_id.type)
     leaf = sa.select(
         leaf_id.label("project_id"),
         _parent_of(leaf_id).label("parent_id"),
@@ -244,8 +248,12 @@ def subtree_page(
     so that three statements suffice, whatever the tree looks like, and the rows that they read depend on ``count``
     only. Raises MarkerNotFound.
     """
-    path = [top] if after is None else _path_down(connection, top, after)
-    page = [(0, top)] if after is None else []
+    path, page = [top], [(0, top)]
+    if after is not None:
+        above = [after, *ancestors(after, edges_above(connection, [after]))]
+        if top not in above:
+            raise exceptions.MarkerNotFound((after, None))
+        path, page = above[above.index(top) :: -1], []
     siblings = connection.execute(_next_below(dialects.of(connection), path, count + 1)).all()[: count + 1]
     # How many projects below each of these are read. Those further on are less often of this page. (A walk has two
     # steps for each, and MariaDB makes 1,000 in one recursion.)
@@ -258,18 +266,6 @@ def subtree_page(
         if len(page) > count or len(descendants) > maximum[row.project_id]:
             return page[:count], True
     return page, False
-
-
-def _path_down(connection: sa.Connection, top: str, project_id: str) -> list[str]:
-    """The path from ``top`` to a project below it. Raises MarkerNotFound."""
-    above = edges_above(connection, [project_id])
-    path = [project_id]
-    while path[-1] != top:
-        parent_id = above.get(path[-1])
-        if parent_id is None or len(path) > MAX_DEPTH:
-            raise exceptions.MarkerNotFound((project_id, None))
-        path.append(parent_id)
-    return path[::-1]
 
 
 def _next_below(dialect: Dialect, path: Sequence[str], count: int) -> sa.CompoundSelect[Any]:

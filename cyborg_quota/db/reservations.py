@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
-from cyborg_quota.db import clock
+from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import reservation_changes, reservations
 from cyborg_quota.db.prepared import (
     CASES_PER_STATEMENT,
@@ -138,8 +138,7 @@ def any_live(connection: sa.Connection, project_id: str, consumers: Collection[s
 
 def is_any_live(connection: sa.Connection, project_id: str) -> bool:
     """Whether the project has a live reservation."""
-    query = sa.select(sa.literal(1)).where(_row.project_id == project_id, _row.live == 1)
-    return connection.execute(query.limit(1)).first() is not None
+    return paging.exists(connection, _row.project_id == project_id, _row.live == 1)
 
 
 def _unindexed(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
@@ -160,19 +159,12 @@ def _from_state(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
     return sa.update(reservations).where(any_of(_row.id, size), *map(_unindexed, is_same))
 
 
-def _newest_id() -> sa.ScalarSelect[Any]:
-    """(SELECT newest.id FROM (SELECT max(id) AS id FROM reservations) AS newest)
-
-    In an UPDATE, MySQL can read the updated table only through a derived table.
-    """
-    every = reservations.alias("every_reservation")
-    newest = sa.select(sa.func.max(every.c.id).label("id")).subquery("newest")
-    return sa.select(newest.c.id).scalar_subquery()
-
-
 def ended(state: sa.ColumnElement[str]) -> dict[str, Any]:
     """The new values of a row that ends in ``state``."""
     now = clock.utc_now()
+    # In an UPDATE, MySQL can read the updated table only through a derived table:
+    # (SELECT newest.id FROM (SELECT max(id) AS id FROM reservations) AS newest)
+    newest = sa.select(sa.func.max(reservations.alias("every_reservation").c.id).label("id")).subquery("newest")
     return {
         "state": state,
         "updated_at": now,
@@ -180,7 +172,7 @@ def ended(state: sa.ColumnElement[str]) -> dict[str, Any]:
         "deleted": sa.true(),
         "live": sa.null(),
         "claim_ordinal": sa.null(),
-        "ended_after": _newest_id(),
+        "ended_after": sa.select(newest.c.id).scalar_subquery(),
     }
 
 
@@ -290,7 +282,7 @@ def _amending(varying: frozenset[str], is_set: frozenset[str]) -> ListStatement:
 
 
 def amend(connection: sa.Connection, changes: Sequence[Amendment], grace: int) -> bool:
-    """Make the changes. False: a row is no longer as its ``row`` says, or overdue; the caller must roll back.
+    """Make the changes, and record them. False: a row is no longer as its ``row`` says, or overdue: roll back.
 
     (``updated_at`` stays: in a committed row, it is the time of the commit.)
     """
@@ -312,6 +304,20 @@ def amend(connection: sa.Connection, changes: Sequence[Amendment], grace: int) -
         ids = [change.row.id for change, _ in chunk]
         if _amending(varying, is_set).changed(connection, ids, parameters) < len(chunk):
             return False
+    records = [
+        {
+            "uuid": change.uuid,
+            "reservation_id": change.row.id,
+            "generation": change.row.generation + 1,
+            "state": change.row.state,
+            "project_before": change.row.project_id,
+            "project_after": change.project_id,
+            "delta_before": change.row.delta,
+            "delta_after": change.delta,
+        }
+        for change in changes
+    ]
+    insert_many(connection, reservation_changes, records)
     return True
 
 
@@ -508,33 +514,10 @@ def row_parameters(rows: Sequence[NewReservation], columns: Sequence[str]) -> di
 _change = reservation_changes.c
 
 
-def record_changes(connection: sa.Connection, changes: Iterable[Amendment]) -> None:
-    """Record changes, in their transaction."""
-    rows = [
-        {
-            "uuid": change.uuid,
-            "reservation_id": change.row.id,
-            "generation": change.row.generation + 1,
-            "state": change.row.state,
-            "project_before": change.row.project_id,
-            "project_after": change.project_id,
-            "delta_before": change.row.delta,
-            "delta_after": change.delta,
-        }
-        for change in changes
-    ]
-    insert_many(connection, reservation_changes, rows)
-
-
 def is_any_change_recorded(connection: sa.Connection, uuids: Collection[str]) -> bool:
     """Whether an earlier attempt of the call that made these UUIDs was committed."""
-    query = sa.select(sa.literal(1)).where(_change.uuid.in_(sorted(uuids))).limit(1)
-    return connection.execute(query).first() is not None
+    return paging.exists(connection, _change.uuid.in_(sorted(uuids)))
 
 
-_DELETE_CHANGES = ListStatement(lambda size: sa.delete(reservation_changes).where(any_of(_change.reservation_id, size)))
-
-
-def delete_changes(connection: sa.Connection, reservation_ids: Sequence[int]) -> None:
-    """Delete the changes of reservations that a purge deletes."""
-    _DELETE_CHANGES.changed(connection, reservation_ids, {})
+DELETE_CHANGES = ListStatement(lambda size: sa.delete(reservation_changes).where(any_of(_change.reservation_id, size)))
+"""Deletes the changes of reservations, by their ids."""

@@ -125,8 +125,7 @@ def update(connection: sa.Connection, provider_id: int, provider: Provider) -> N
 
 def has_children(connection: sa.Connection, provider_id: int) -> bool:
     """Whether providers are nested in this one. The transaction must have locked it, so that none is added."""
-    query = sa.select(sa.literal(1)).where(_row.parent_id == provider_id).limit(1)
-    return connection.execute(query).first() is not None
+    return paging.exists(connection, _row.parent_id == provider_id)
 
 
 def set_served_by(connection: sa.Connection, provider_id: int, pool_id: int | None) -> None:
@@ -138,8 +137,7 @@ def set_served_by(connection: sa.Connection, provider_id: int, pool_id: int | No
 
 def serves(connection: sa.Connection, provider_id: int) -> bool:
     """Whether the provider serves others. The transaction must have locked it, so that none is added."""
-    query = sa.select(sa.literal(1)).where(_association.provider_id == provider_id).limit(1)
-    return connection.execute(query).first() is not None
+    return paging.exists(connection, _association.provider_id == provider_id)
 
 
 def delete(connection: sa.Connection, provider_id: int) -> None:
@@ -174,8 +172,7 @@ def text_of(connection: sa.Connection, provider_id: int) -> str:
 
 def is_any_of_pod(connection: sa.Connection, pod: str) -> bool:
     """Whether providers belong to the pod."""
-    query = sa.select(sa.literal(1)).where(_row.pod == pod).limit(1)
-    return connection.execute(query).first() is not None
+    return paging.exists(connection, _row.pod == pod)
 
 
 # Expressions for the search of a provider: see capacity/tables.py.
@@ -194,8 +191,3 @@ def hosts(provider_id: sa.ColumnElement[int], *, in_pod: bool, avoided: int) -> 
     # one row in 200 matches, and sort all that fit instead of reading the index until the first match.
     query = sa.select(_row.can_host).where(_row.id == provider_id, *conditions)
     return query.scalar_subquery() != sa.literal_column("0")
-
-
-def pod_of(provider_id: sa.ColumnElement[int]) -> sa.Label[str | None]:
-    """The pod of the provider."""
-    return sa.select(_row.pod).where(_row.id == provider_id).scalar_subquery().label("pod")

@@ -49,9 +49,21 @@ class DatabaseSettings:
 
 
 def database_settings(conf: cfg.ConfigOpts) -> DatabaseSettings:
-    """The settings of the connection, from [database] and the timeouts in [quota]."""
+    """The settings of the connection, from [database] and the timeouts in [quota].
+
+    Error messages must not quote the URL and its parameters: they may contain a password.
+    """
     options = conf.database
-    url = _with_parameters(*_connection(conf))
+    try:
+        url, parameters = options.connection or DEFAULT_CONNECTION, options.connection_parameters
+    except cfg.Error:
+        raise exceptions.ConfigurationError(
+            "[database] connection or connection_parameters names another option: write $$ for a $."
+        ) from None
+    if parameters and any("=" not in part for part in parameters.split("&")):
+        raise exceptions.ConfigurationError("[database] connection_parameters must read name=value&name=value.")
+    if parameters:
+        url = f"{url}{'&' if '?' in url else '?'}{parameters}"
     optional = {
         "max_pool_size": options.max_pool_size,
         "max_overflow": options.max_overflow,
@@ -69,21 +81,3 @@ def database_settings(conf: cfg.ConfigOpts) -> DatabaseSettings:
         transaction_pooling=conf.quota.postgresql_pool_mode == "transaction",
         **{name: value for name, value in optional.items() if value is not None},
     )
-
-
-def _connection(conf: cfg.ConfigOpts) -> tuple[str, str]:
-    """The URL and its parameters. Error messages must not quote them: they may contain a password."""
-    try:
-        return conf.database.connection or DEFAULT_CONNECTION, conf.database.connection_parameters
-    except cfg.Error:
-        raise exceptions.ConfigurationError(
-            "[database] connection or connection_parameters names another option: write $$ for a $."
-        ) from None
-
-
-def _with_parameters(url: str, parameters: str) -> str:
-    if not parameters:
-        return url
-    if any("=" not in part for part in parameters.split("&")):
-        raise exceptions.ConfigurationError("[database] connection_parameters must read name=value&name=value.")
-    return f"{url}{'&' if '?' in url else '?'}{parameters}"

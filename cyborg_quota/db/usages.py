@@ -43,7 +43,9 @@ from cyborg_quota.db.prepared import ListStatement, Statement, any_of, case_by_v
 from cyborg_quota.types import MAX_AMOUNT, MAX_COUNTED, TOTAL, Counters, Page, ResourceKey, UsageKey
 
 _usage = quota_usages.c
-_KEY: Final = (_usage.project_id, _usage.resource, _usage.pod)
+ID: Final[Any] = _usage.id
+KEY: Final = (_usage.project_id, _usage.resource, _usage.pod)
+"""The columns of a UsageKey, in its order."""
 _NO_BOUND = 2**62
 """The bound of a charge that does not grow. One statement text thus serves all charges."""
 _NO_METER_BOUND: Final = 2**63 - 1
@@ -135,7 +137,8 @@ COLUMNS: Final = (
     "id", "generation", "reserved", "used", "subtree", "max_held", "max_subtree", "max_metered", "ahead", "until"
 )  # fmt: skip
 """The values of a charge, in the order of ``values``."""
-_COUNTED: Final = ("reserved", "used", "subtree", "promised")
+COUNTED: Final = ("reserved", "used", "subtree", "promised")
+"""The counters to which a charge adds."""
 
 
 def values(posting: Posting) -> tuple[int, ...]:
@@ -170,7 +173,7 @@ def charge_update(
 
     ``is_row``: what selects the rows.
     """
-    counted = {_usage[name]: _usage[name] + of[name] for name in _COUNTED if name in of}
+    counted = {_usage[name]: _usage[name] + of[name] for name in COUNTED if name in of}
     zero: sa.ColumnElement[int] = sa.literal_column("0")
     conditions = (
         _usage.generation == of["generation"],
@@ -187,11 +190,6 @@ def charge_update(
     return sa.update(quota_usages).where(*is_row, *conditions).values(changed)
 
 
-def has_id(usage_id: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
-    """The condition of the row with this id."""
-    return _usage.id == usage_id
-
-
 def charge_rows(size: int, columns: Sequence[str] = COLUMNS) -> sa.Update:
     """The UPDATE of a charge of ``size`` rows, with the parameters of ``arguments``.
 
@@ -202,7 +200,7 @@ def charge_rows(size: int, columns: Sequence[str] = COLUMNS) -> sa.Update:
     }
     ids = parameters["id"]
     if size == 1:
-        return charge_update({name: of_rows[0] for name, of_rows in parameters.items()}, has_id(ids[0]))
+        return charge_update({name: of_rows[0] for name, of_rows in parameters.items()}, _usage.id == ids[0])
     by_row = {
         name: sa.case(dict(zip(ids, of_rows, strict=True)), value=_usage.id) for name, of_rows in parameters.items()
     }
@@ -245,13 +243,6 @@ def charge_locked(connection: sa.Connection, postings: Sequence[Posting], at: in
     return result.rowcount == len(postings)
 
 
-def rows_in_order(size: int) -> tuple[sa.Select[Any], sa.ColumnElement[Any]]:
-    """The query for the id and the counters of the rows :b_id_0, :b_id_1 ..., and the order of this list."""
-    ids = [sa.bindparam(f"b_id_{index}", type_=sa.BigInteger) for index in range(size)]
-    order = sa.case({row_id: sa.literal_column(str(index)) for index, row_id in enumerate(ids)}, value=_usage.id)
-    return sa.select(_usage.id, *COUNTERS).where(_usage.id.in_(ids)), order
-
-
 def lock_usage_row(connection: sa.Connection, node: Node) -> bool:
     """Lock one row until the transaction ends, without changing it. This waits for earlier writers of the row.
 
@@ -268,7 +259,9 @@ COUNTERS: Final = (
     _usage.used, _usage.reserved, _usage.subtree, _usage.promised, _usage.minimum, _usage.metered, _usage.meter_base
 )  # fmt: skip
 """The columns of Counters, in its order."""
-_COUNTERS = sa.select(*_KEY, *COUNTERS)
+ROWS: Final = sa.select(ID, *COUNTERS)
+"""The ids and the counters of rows."""
+_COUNTERS = sa.select(*KEY, *COUNTERS)
 
 
 def read(
@@ -278,20 +271,19 @@ def read(
 ) -> dict[UsageKey, Counters]:
     """Counters, sorted. None: all, but no totals, or of no single pod. One snapshot."""
     of_projects = _usage.project_id != TOTAL if project_ids is None else _usage.project_id.in_(sorted(project_ids))
-    query = _COUNTERS.where(of_projects, COUNTS_WHOLE if keys is None else _usage.pod.in_(pods_of(keys)))
+    conditions = [COUNTS_WHOLE]
     if keys is not None:  # (this reads each of their resources in each of their pods)
-        query = query.where(_usage.resource.in_(resources_of(keys)))
-    return dict(sorted(_counters(connection, query).items()))
+        resources, pods = parts_of(keys)
+        conditions = [_usage.pod.in_(pods), _usage.resource.in_(resources)]
+    return dict(sorted(_counters(connection, _COUNTERS.where(of_projects, *conditions)).items()))
 
 
-def resources_of(keys: Collection[ResourceKey]) -> list[str]:
-    """The values of the column ``resource`` in a query of these keys. (No resource has an empty name.)"""
-    return sorted({key.resource for key in keys}) or [""]
+def parts_of(keys: Collection[ResourceKey]) -> tuple[list[str], list[str]]:
+    """The values of the columns ``resource`` and ``pod`` in a query of these keys.
 
-
-def pods_of(keys: Collection[ResourceKey]) -> list[str]:
-    """The values of the column ``pod`` in a query of these keys."""
-    return sorted({key.pod for key in keys}) or [""]
+    (Databases do not use the index for an empty list; no resource has an empty name.)
+    """
+    return sorted({key.resource for key in keys}) or [""], sorted({key.pod for key in keys}) or [""]
 
 
 def _counters(connection: sa.Connection, query: sa.Select[Any]) -> dict[UsageKey, Counters]:
@@ -339,17 +331,10 @@ def merge(postings: Iterable[Posting], lock_order: LockOrder) -> list[Posting]:
     return sorted(by_row.values(), key=lambda posting: lock_order(posting.node))
 
 
-def read_row(connection: sa.Connection, usage_id: int) -> Counters:
-    """The counters of one existing usage row."""
-    query = sa.select(*COUNTERS).where(_usage.id == usage_id)
-    return Counters(*connection.execute(query).one())
-
-
 def set_counters(connection: sa.Connection, usage_id: int, counters: Counters) -> None:
     """Overwrite the counters. The transaction must have locked the usage row (lock_usage_row)."""
-    values = dataclasses.asdict(counters)
     update = sa.update(quota_usages).where(_usage.id == usage_id)
-    connection.execute(update.values(**values, updated_at=clock.utc_now()))
+    connection.execute(update.values(**dataclasses.asdict(counters), updated_at=clock.utc_now()))
 
 
 def read_notified_levels(connection: sa.Connection) -> dict[UsageKey, tuple[Counters, int]]:
@@ -387,8 +372,7 @@ def keeping(
 
 def is_any_held(connection: sa.Connection, project_id: str) -> bool:
     """Whether the project or a descendant has usage."""
-    query = sa.select(sa.literal(1)).where(_usage.project_id == project_id, _usage.subtree != 0)
-    return connection.execute(query.limit(1)).first() is not None
+    return paging.exists(connection, _usage.project_id == project_id, _usage.subtree != 0)
 
 
 def delete_zeros(connection: sa.Connection, project_id: str) -> int:
@@ -411,7 +395,7 @@ def delete(connection: sa.Connection, key: UsageKey) -> None:
 
 # Statements over many rows, for moves (moves.py).
 
-_ROWS_OF = ListStatement(lambda size: sa.select(_usage.id, *_KEY).where(any_of(_usage.project_id, size)))
+_ROWS_OF = ListStatement(lambda size: sa.select(_usage.id, *KEY).where(any_of(_usage.project_id, size)))
 
 
 def row_ids(connection: sa.Connection, project_ids: Iterable[str]) -> dict[UsageKey, int]:
@@ -484,16 +468,6 @@ def renew_generations(connection: sa.Connection, usage_ids: Sequence[int]) -> No
         _RENEW_ROWS.changed(connection, chunk, {"b_step": 1 + secrets.randbits(_GENERATION_BITS - 1)})
 
 
-def counters_query(size: int) -> sa.Select[Any]:
-    """The query for the id and the counters of rows, by a list of ids: charges.py locks the rows with it."""
-    return sa.select(_usage.id, *COUNTERS).where(any_of(_usage.id, size))
-
-
-def lock_order_columns(*, by_id: bool) -> list[sa.ColumnElement[Any]]:
-    """The columns by which ``counters_query`` is sorted: the id, or the names."""
-    return [_usage.id] if by_id else list(_KEY)
-
-
 # Queries for limits/tables.py.
 
 _IS_HELD: Final = sa.or_(_usage.used > 0, _usage.reserved > 0)
@@ -512,4 +486,4 @@ COUNTING: Final = (
 def held_query(project_ids: Sequence[str] | None, *, whole: bool = True) -> sa.Select[Any]:
     """The query for the rows of these projects (None: of all) that are not zero; not ``whole``: those of pods."""
     selected = COUNTS_WHOLE if whole else _usage.pod != "", *paging.among((_usage.project_id, project_ids))
-    return sa.select(*_KEY, _usage.used, _usage.reserved).where(_IS_HELD, *selected)
+    return sa.select(*KEY, _usage.used, _usage.reserved).where(_IS_HELD, *selected)

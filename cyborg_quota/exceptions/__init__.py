@@ -5,7 +5,8 @@ A program tests the class and the attributes. The message is for people and, whe
 No message contains a connection URL.
 
 A class whose message follows from its fields declares both: ``text`` is the message, as a format of the fields. {field}
-is a text that this package made, or amounts by resource; {field!r} is an untrusted value, quoted (safe_repr).
+is a text that this package made, or amounts by resource; {field!r} is an untrusted value, quoted (safe_repr);
+{field!s} is a list of texts.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class _Formatter(string.Formatter):
     def convert_field(self, value: Any, conversion: Any) -> Any:
         if conversion == "r":
             return safe_repr(str(value) if isinstance(value, decimal.Decimal) else value)
+        if conversion == "s":
+            return ", ".join(value)
         return amounts(value) if isinstance(value, Mapping) else value
 
 
@@ -275,12 +278,21 @@ class ReservationNotFound(NotFound, ReservationError, text="Reservation {uuid!r}
         return error
 
 
-def _holder(consumer: str | None, uuid: str | None) -> str:
-    return f"Consumer {safe_repr(consumer)}" if uuid is None else f"Reservation {safe_repr(uuid)}"
+class _OfHolder:
+    """An error about what a consumer, or the reservation ``uuid``, holds."""
+
+    uuid: str | None
+    consumer: str | None
+
+    @property
+    def holder(self) -> str:
+        """The one that holds it, for the message."""
+        return f"Consumer {safe_repr(self.consumer)}" if self.uuid is None else f"Reservation {safe_repr(self.uuid)}"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
 class ResourceNotHeld(
+    _OfHolder,
     ReservationNotFound,
     text="{holder} of project {project_id!r} holds no {resource!r}. Reserve it for another consumer.",
 ):
@@ -290,11 +302,6 @@ class ResourceNotHeld(
     project_id: str
     consumer: str | None
     resource: str
-
-    @property
-    def holder(self) -> str:
-        """What holds other resources, for the message."""
-        return _holder(self.consumer, self.uuid)
 
 
 class ReservationCommitted(ReservationError, text="Reservation {uuid!r} was committed; release it instead."):
@@ -342,6 +349,7 @@ class ReservationConflict(
 
 @dataclasses.dataclass(eq=False, repr=False)
 class AmountChanged(
+    _OfHolder,
     ReservationConflict,
     text="{holder} holds {held}, which differs from the expected amounts ({requested}). Nothing was changed.",
 ):
@@ -351,11 +359,6 @@ class AmountChanged(
     """
 
     uuid: str | None = dataclasses.field(default=None, kw_only=True)
-
-    @property
-    def holder(self) -> str:
-        """What holds other amounts, for the message."""
-        return _holder(self.consumer, self.uuid)
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -472,12 +475,11 @@ class ProjectRefused(QuotaError, conflict="project_refused", text="Project {proj
     reason: str
 
 
-class TotalLimitNotFound(NotFound):
+@dataclasses.dataclass(eq=False, repr=False)
+class TotalLimitNotFound(NotFound, text="There is no total limit for {resources!s}. Nothing was changed."):
     """These resources have no total limit over all projects. ``resources``: their names, sorted."""
 
-    def __init__(self, resources: Iterable[str]) -> None:
-        self.resources = sorted(resources)
-        super().__init__(f"There is no total limit for {', '.join(self.resources)}. Nothing was changed.")
+    resources: Sequence[str]
 
 
 # --- the names of projects, which Keystone knows -------------------------------------------------------------
@@ -725,15 +727,15 @@ class DatabaseBehind(
     head: str
 
 
-class DatabaseForeign(SchemaError):
-    """The database contains tables of another service with the same names."""
+@dataclasses.dataclass(eq=False, repr=False)
+class DatabaseForeign(
+    SchemaError,
+    text="The database already holds another service's {tables!s}. Give cyborg_quota a database of its own: set "
+    "[database] connection to a separate database. Nothing was changed.",
+):
+    """The database contains tables of another service with the same names, ``tables``, sorted."""
 
-    def __init__(self, tables: Sequence[str]) -> None:
-        self.tables = sorted(tables)
-        super().__init__(
-            f"The database already holds another service's {', '.join(self.tables)}. Give cyborg_quota a database "
-            "of its own: set [database] connection to a separate database. Nothing was changed."
-        )
+    tables: Sequence[str]
 
 
 class ConfigurationError(QuotaError):

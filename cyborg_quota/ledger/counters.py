@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable
 
 from oslo_log import log as logging
@@ -16,6 +18,7 @@ from cyborg_quota.types import TOTAL, Drift, UsageKey
 LOG = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(eq=False)
 class Healer:
     """Repairs drift: counters that differ from the sums of the reservations. Other calls may run at the same time.
 
@@ -24,14 +27,12 @@ class Healer:
     repaired after all its descendants, because its subtree total is the sum of theirs.
     """
 
-    def __init__(self, database: Database, paths: PathCache) -> None:
-        self._database = database
-        self._untimed = database.untimed
-        self._paths = paths
+    _database: Database
+    _paths: PathCache
 
     def audit(self) -> list[Drift]:
         """The usage rows whose counters differ from the sums of the reservations."""
-        return self._untimed.read(maintenance.audit)
+        return self._database.untimed.read(maintenance.audit)
 
     def heal(self, progress: Callable[[int], None] | None = None) -> list[Drift]:
         """Repair the counters that audit reports. Returns the counters before and after each repair."""
@@ -43,17 +44,12 @@ class Healer:
                 rows.add((1, drift.key))
                 continue
             self._paths.forget(owner)  # the cached path may contain a deleted row
-            path = self._paths.get(owner, [key])
-            depth = len(path.project_ids) - 1
-            for distance, project_id in enumerate(path.project_ids):
-                rows.add((distance - depth, UsageKey(project_id, *key)))
-            if (nodes := path.nodes(key)) and nodes[-1].project_id == TOTAL:
-                rows.add((1, UsageKey(TOTAL, *key)))
+            rows.update((-node.depth, node.key) for node in self._paths.get(owner, [key]).charged[key])
             if drift.recorded is None and drift.key.is_whole:
                 orphans.add(drift.key)
         healed = []
         for _, usage_key in sorted(rows):
-            drift_healed = self._heal(usage_key, is_orphan=usage_key in orphans)
+            drift_healed = self._database.write(functools.partial(self._heal, usage_key, usage_key in orphans))
             if drift_healed is not None:
                 LOG.info("Counters repaired: %s", drift_healed)
                 healed.append(drift_healed)
@@ -61,18 +57,15 @@ class Healer:
                 progress(1)
         return healed
 
-    def _heal(self, key: UsageKey, *, is_orphan: bool) -> Drift | None:
-        def work(connection: Connection) -> Drift | None:
-            if key.project_id == TOTAL:
-                change_log.serialize(connection)
-                before, after = charges.restore_total(connection, key.resource)
-                return None if before.is_same(after) else Drift(key, before, after)
+    def _heal(self, key: UsageKey, is_orphan: bool, connection: Connection) -> Drift | None:
+        if key.project_id == TOTAL:
+            change_log.serialize(connection)
+            before, after = charges.restore_total(connection, key.resource)
+        else:
             nodes = path_state.read_nodes(connection, key)
             if not nodes or not usages.lock_usage_row(connection, nodes[0]):
                 raise ConcurrentChange
             if is_orphan:
                 maintenance.link(connection, nodes[0].usage_id, key.project_id, key.resource)
             before, after = charges.recount(connection, nodes[0])
-            return None if before.is_same(after) else Drift(key, before, after)
-
-        return self._database.write(work)
+        return None if before.is_same(after) else Drift(key, before, after)

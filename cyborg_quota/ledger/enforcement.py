@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from cyborg_quota import units
 from cyborg_quota.types import (
@@ -29,7 +29,6 @@ from cyborg_quota.types import (
     grouped,
 )
 from cyborg_quota.types.capacity import FreeInventories
-from cyborg_quota.types.hours import BudgetPeriod
 
 TOO_MUCH: Final = 2**63
 """An amount that every limit refuses."""
@@ -77,11 +76,6 @@ def _kept(
     return freed.get(key, 0) + sum(max(0, row.minimum - row.counted + amount) for row, amount in rows)
 
 
-def of_budgets(periods: Iterable[BudgetPeriod], counters: Mapping[UsageKey, Counters], at: int) -> list[Constraint]:
-    """What budgets permit to hold at the second ``at``."""
-    return [period.constraint(counters.get(period.budget.key, Counters()), at) for period in periods]
-
-
 def widths(
     path: Sequence[str], keys: Collection[ResourceKey], counters: Mapping[UsageKey, Counters]
 ) -> list[Constraint]:
@@ -127,12 +121,17 @@ def binding(violations: Iterable[Over], path: Sequence[str]) -> Over:
     then the width of a counter.
     """
     distance = {project_id: index for index, project_id in enumerate(path)}
-
-    def order(over: Over) -> tuple[int, bool, bool, int, str, UsageKey]:
-        nearness = distance.get(over.project_id, len(path))
-        return room(over), not over.key.is_whole, over.scope == "counter", nearness, over.scope, over.key
-
-    return min(violations, key=order)
+    return min(
+        violations,
+        key=lambda over: (
+            room(over),
+            not over.key.is_whole,
+            over.scope == "counter",
+            distance.get(over.project_id, len(path)),
+            over.scope,
+            over.key,
+        ),
+    )
 
 
 def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
@@ -142,19 +141,16 @@ def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
     one would reveal what its project holds, by the smallest amount at which it appears. A violation of another project
     is without counters; one of ``path[0]`` is without the total of the subtree, which includes other projects.
     """
-    return sorted(
-        dataclasses.replace(over, subtree=over.subtree if over.budget else None, promised=0)
-        if over.project_id == path[0]
-        else _hidden(over)
-        for over in (binding(overs, path) for overs in grouped(violations, lambda over: over.resource).values())
-    )
-
-
-def _hidden(over: Over) -> Over:
-    hidden = dataclasses.replace(over, used=None, reserved=None, subtree=None)
-    if over.budget is None:
-        return hidden
-    return dataclasses.replace(hidden, limit=None, budget=over.budget.hidden)
+    seen = []
+    for overs in grouped(violations, lambda over: over.resource).values():
+        over = binding(overs, path)
+        changes: dict[str, Any] = {"used": None, "reserved": None, "subtree": None}
+        if over.project_id == path[0]:
+            changes = {"subtree": over.subtree if over.budget else None, "promised": 0}
+        elif over.budget is not None:
+            changes |= {"limit": None, "budget": over.budget.hidden}
+        seen.append(dataclasses.replace(over, **changes))
+    return sorted(seen)
 
 
 def room(over: Over) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from cyborg_quota import exceptions
@@ -113,10 +113,6 @@ class Rooms:
         number = sum(min(maximum, self._how_many(bundle, pod).number) for pod, maximum in at_providers.items())
         by_limits = self._how_many(bundle, self.pod)  # (not ``self.bundles``: the read may be a repetition)
         self.bundles = by_limits if by_limits.number <= number else Bundles(number, None)
-
-    @property
-    def own_limits(self) -> dict[UsageKey, int]:
-        return {constraint.key: constraint.limit for constraint in self.limits.constraints}
 
     def records(self, resources: Collection[str], limits: Mapping[UsageKey, int]) -> list[UsageRecord]:
         """The usage there, the limits of the project, and what fits. A resource without headroom cannot be reserved."""
@@ -290,25 +286,21 @@ class Parts(NamedTuple):
     subjects: Mapping[str, Enforcer]
 
 
-class Enforcers:
+class Enforcers(tuple[Enforcer, ...]):
     """The enforcers of a ledger, in the order in which they lock."""
 
-    def __init__(self, enforcers: Sequence[Enforcer]) -> None:
-        self._all = tuple(enforcers)
+    def __init__(self, _enforcers: Iterable[Enforcer]) -> None:
         self.counters_of: Final = functools.lru_cache(_MAX_CACHED_COUNTERS)(self._counters_of)
-
-    def __iter__(self) -> Iterator[Enforcer]:
-        return iter(self._all)
 
     def _counters_of(self, resource: str, pod: str | None) -> tuple[ResourceKey, ...]:
         """Each counter once, whichever enforcers name it."""
-        return tuple(dict.fromkeys(key for enforcer in self._all for key in enforcer.counters_of(resource, pod)))
+        return tuple(dict.fromkeys(key for enforcer in self for key in enforcer.counters_of(resource, pod)))
 
     def budgets(
         self, connection: Connection, project_ids: Collection[str], resources: Collection[str]
     ) -> tuple[list[BudgetPeriod], int | None]:
         """The bounds of all enforcers. See Enforcer.budgets."""
-        bounds = [enforcer.budgets(connection, project_ids, resources) for enforcer in self._all]
+        bounds = [enforcer.budgets(connection, project_ids, resources) for enforcer in self]
         until = min((until for _, until in bounds if until is not None), default=None)
         return [period for periods, _ in bounds for period in periods], until
 
@@ -316,7 +308,7 @@ class Enforcers:
         """Choose what the claims take in this attempt. Returns the enforcers that decide on one of them."""
         deciding = [
             enforcer
-            for enforcer in self._all
+            for enforcer in self
             if any(getattr(item.claim, field) is not None for field in enforcer.fields for item in pending)
         ]
         for item in pending if deciding else ():
@@ -328,16 +320,15 @@ class Enforcers:
     def check(self, project_id: str, amounts: Mapping[str, int]) -> list[Over]:
         """What would refuse these amounts, by resource, besides limits; only amounts that grow are considered."""
         growing = {resource: amount for resource, amount in amounts.items() if amount > 0}
-        return [over for enforcer in self._all for over in enforcer.check(project_id, growing)] if growing else []
+        return [over for enforcer in self for over in enforcer.check(project_id, growing)] if growing else []
 
     def amounts(self, pending: Sequence[PendingClaim], *, is_chosen: bool) -> dict[ResourceKey, int]:
         """What the claims add, by counter. ``is_chosen`` False: no pod is chosen yet, so none of its counters."""
-        amounts: dict[ResourceKey, int] = {}
+        amounts: Counter[ResourceKey] = Counter()
         for item in pending:
             for resource, delta in item.claim.deltas.items():
-                pod = item.pods.get(resource) if is_chosen else None
-                for key in self.counters_of(resource, pod):
-                    amounts[key] = amounts.get(key, 0) + delta
+                for key in self.counters_of(resource, item.pods.get(resource) if is_chosen else None):
+                    amounts[key] += delta
         return amounts
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from oslo_log import log as logging
 
@@ -18,7 +18,6 @@ from cyborg_quota.db import clock, meters, minimums, path_state, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger import enforcement, transitions
-from cyborg_quota.ledger.enforcement import Bundles
 from cyborg_quota.ledger.enforcers import Enforcers, Rooms
 from cyborg_quota.ledger.limit_source import LimitDriver, PathLimits
 from cyborg_quota.types import (
@@ -37,27 +36,19 @@ from cyborg_quota.types import (
 from cyborg_quota.types.hours import BudgetPeriod
 from cyborg_quota.types.metrics import ProjectMetrics
 
+LOG = logging.getLogger(__name__)
+
 BudgetsAt = tuple[Sequence[BudgetPeriod], int]
 """Budgets, and the second at which they are considered."""
 
 
+@dataclasses.dataclass(eq=False)
 class HeadroomReader:
     """Reads usage and headrooms."""
 
-    def __init__(self, database: Database, limits: LimitDriver, enforcers: Enforcers) -> None:
-        self._database = database
-        self._untimed = database.untimed
-        self._limits = limits
-        self._enforcers = enforcers
-
-    def read(
-        self, project_id: str, resources: Collection[str], provider: str | None = None, pod: str | None = None
-    ) -> dict[str, Headroom]:
-        """The headroom of one project, by resource. ``pod``: within this pod.
-
-        Raises ProviderNotFound.
-        """
-        return self._rooms(project_id, resources, provider=provider, pod=pod).fits
+    _database: Database
+    _limits: LimitDriver
+    _enforcers: Enforcers
 
     def check(
         self, project_id: str, request: Mapping[str, int], *, sees_all: bool, pod: str | None = None
@@ -78,25 +69,19 @@ class HeadroomReader:
         shown = overs if sees_all else enforcement.redact(overs, state.project_ids)
         return [dataclasses.replace(over, fits=fits[over.resource]) for over in shown]
 
-    def count_bundles(
-        self, project_id: str, bundle: Mapping[str, int], provider: str | None, pod: str | None = None
-    ) -> Bundles:
-        """How many bundles fit; with a provider, each of them is a claim at one provider. ``pod``: within this pod.
-
-        Raises ProviderNotFound.
-        """
-        return self._rooms(project_id, bundle, provider=provider, pod=pod, bundle=bundle).bundles
-
-    def _rooms(
+    def rooms(
         self,
         project_id: str,
         resources: Collection[str],
-        *,
         provider: str | None = None,
         pod: str | None = None,
+        *,
         bundle: Mapping[str, int] | None = None,
     ) -> Rooms:
-        """What is left for a project, after all enforcers. Raises ProviderNotFound."""
+        """What is left for a project, after all enforcers. ``pod``: within this pod. Raises ProviderNotFound.
+
+        ``bundle``: counts also how many of it fit; with a provider, each of them is a claim at one provider.
+        """
         # The pod of a provider is read later: the limits and the usage in every pod may be needed.
         state = self._state(project_id, "" if pod is None and provider is not None else pod)
         limits, counters_of = self._bounds(state, resources), self._enforcers.counters_of
@@ -115,11 +100,11 @@ class HeadroomReader:
 
         A resource that is held, and is not among ``resources``, cannot be reserved.
         """
-        rooms = self._rooms(project_id, resources, pod=pod)
+        rooms = self.rooms(project_id, resources, pod=pod)
         held = {key.resource for key in rooms.state.counters if key[::2] == (project_id, pod or "")}
         names = sorted(held.union(resources))
         if pod is not None:
-            return rooms.records(names, rooms.own_limits)
+            return rooms.records(names, rooms.limits.by_key)
         own = self._limits.set_for(rooms.state)
         records = rooms.records(names, self._limits.limits([rooms.state], names))
         return [
@@ -149,12 +134,19 @@ class HeadroomReader:
         by_project = grouped(
             (period for period in periods if period.budget.enforce), lambda period: period.budget.project_id
         )
+        if not by_project:
+            return bounds
         return [
             limits._replace(
-                constraints=[*limits.constraints, *enforcement.of_budgets(path_periods, state.counters, at)]
+                constraints=[
+                    *limits.constraints,
+                    *(
+                        period.constraint(state.counters, at)
+                        for name in state.project_ids
+                        for period in by_project.get(name, ())
+                    ),
+                ]
             )
-            if (path_periods := [period for name in state.project_ids for period in by_project.get(name, ())])
-            else limits
             for state, limits in zip(states, bounds, strict=True)
         ]
 
@@ -177,7 +169,7 @@ class HeadroomReader:
             if reported is None or state.project_ids == list(reported):
                 return state
             at = clock.read_second(connection)
-            return _moved(reported, path_state.read_many(connection, sorted(reported), pod), at)
+            return _moved(reported, path_state.read_states(connection, reported, pod)[1], at)
 
         def single_statement(connection: Connection) -> PathState | None:
             state = path_state.read_in_single_statement(connection, project_id, pod)
@@ -199,14 +191,11 @@ class HeadroomReader:
         for start in range(0, len(project_ids), path_state.MAX_PROJECTS):
             # A batch is bounded: it needs no connection without timeouts. (On those, PostgreSQL read whole tables and
             # compiled the statement, so that a batch took 2.8 times as long.)
-            states = self._database.read(
-                functools.partial(
-                    path_state.read_many, project_ids=project_ids[start : start + path_state.MAX_PROJECTS], pod=pod
-                )
-            )
+            batch = project_ids[start : start + path_state.MAX_PROJECTS]
+            _, states = self._database.read(functools.partial(path_state.read_states, project_ids=batch, pod=pod))
             limits = self._limits.limits(states, names) if pod is None else {}
             for rooms in self._rooms_of(states, wanted, resources, pod):
-                yield from rooms.records(wanted[rooms.project_id], limits if pod is None else rooms.own_limits)
+                yield from rooms.records(wanted[rooms.project_id], limits if pod is None else rooms.limits.by_key)
 
     def metrics_of(
         self, states: Sequence[PathState], resources: Collection[str], budgets: BudgetsAt
@@ -224,8 +213,7 @@ class HeadroomReader:
         keys = [by_key, *(keys for state in shared for keys in (state.counters, state.project_limits))]
         for key in itertools.chain.from_iterable(keys):
             wanted.setdefault(key.project_id, set()).add(key.resource)
-        names = sorted(set(resources).union(*wanted.values()))
-        limits = self._limits.limits(states, names)
+        limits = self._limits.limits(states, sorted(set(resources).union(*wanted.values())))
         metrics = []
         for rooms in self._rooms_of(states, wanted, resources, budgets=budgets):
             for record in rooms.records(wanted.get(rooms.project_id, ()), limits):
@@ -255,9 +243,11 @@ class HeadroomReader:
 
     def totals_of(self, state: PathState) -> list[TotalLimit]:
         """The total limits in force, by resource. Does not read the ledger."""
-        limits = sorted((constraint.key, constraint.limit) for constraint in self._limits.totals(state))
-        rows = [(key.resource, limit, state.counters.get(key, Counters())) for key, limit in limits]
-        return [TotalLimit(resource, limit, row.subtree, row.promised) for resource, limit, row in rows]
+        return [
+            TotalLimit(key.resource, limit, row.subtree, row.promised)
+            for key, limit in sorted((constraint.key, constraint.limit) for constraint in self._limits.totals(state))
+            for row in [state.counters.get(key, Counters())]
+        ]
 
     def get_usages(
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
@@ -266,7 +256,7 @@ class HeadroomReader:
         state = self._database.read(lambda connection: path_state.read(connection, project_id))
         held = {key.resource for key in state.counters if key.project_id == project_id}
         names = sorted(held.union(resources))
-        limits = _look_up(lambda: self._limits.limits([state], names), allow_unknown=allow_unknown_limits)
+        limits = self._look_up([state], names, allow_unknown=allow_unknown_limits)
         keys = [UsageKey(project_id, name) for name in names]
         return {key.resource: _usage(key, state.counters.get(key, Counters()), limits) for key in keys}
 
@@ -279,20 +269,23 @@ class HeadroomReader:
             rows = usages.read_page(connection, project_id, page, pod or "")
             return rows, path_state.read_states(connection, {key.project_id for key in rows}, pod)[1]
 
-        rows, states = self._untimed.read(read)
-        resources = {key.resource for key in rows}
-        limits = _look_up(
-            lambda: self._limits.limits(states, resources) if pod is None else self._limits_in_pods(states),
-            allow_unknown=allow_unknown_limits,
-        )
+        rows, states = self._database.untimed.read(read)
+        limits = self._look_up(states, {key.resource for key in rows}, pod, allow_unknown=allow_unknown_limits)
         return [UsageRecord(*key[:2], usage=_usage(key, counters, limits), pod=pod) for key, counters in rows.items()]
 
-    def _limits_in_pods(self, states: Sequence[PathState]) -> Mapping[UsageKey, int]:
-        return {
-            constraint.key: constraint.limit
-            for limits in self._limits.bounds(states, ())
-            for constraint in limits.constraints
-        }
+    def _look_up(
+        self, states: Sequence[PathState], resources: Collection[str], pod: str | None = None, *, allow_unknown: bool
+    ) -> Mapping[UsageKey, int] | None:
+        """The limits; in this pod. If they are unavailable: None (``allow_unknown``), or raises LimitsUnavailable."""
+        try:
+            if pod is None:
+                return self._limits.limits(states, resources)
+            return dict(item for limits in self._limits.bounds(states, ()) for item in limits.by_key.items())
+        except exceptions.LimitsUnavailable as error:
+            if not allow_unknown:
+                raise
+            LOG.warning("The limits are unknown: %s", error.reason)
+            return None
 
     def _rooms_of(
         self,
@@ -332,21 +325,7 @@ def _moved(path: Sequence[str], stored: Sequence[PathState], at: int) -> PathSta
     return dataclasses.replace(stored[0], project_ids=list(path), counters=moved)
 
 
-LOG = logging.getLogger(__name__)
-
-
 def _usage(key: UsageKey, counters: Counters, limits: Mapping[UsageKey, int] | None) -> Usage:
     """``limits`` None: unknown. (In a pod, there need not be a limit.)"""
     limit = None if limits is None else limits.get(key, UNLIMITED)
     return Usage(limit=limit, used=counters.used, reserved=counters.reserved)
-
-
-def _look_up(limits: Callable[[], Mapping[UsageKey, int]], *, allow_unknown: bool) -> Mapping[UsageKey, int] | None:
-    """The limits. If they are unavailable: None (``allow_unknown``), or raises LimitsUnavailable."""
-    try:
-        return limits()
-    except exceptions.LimitsUnavailable as error:
-        if not allow_unknown:
-            raise
-        LOG.warning("The limits are unknown: %s", error.reason)
-        return None

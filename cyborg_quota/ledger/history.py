@@ -6,6 +6,7 @@ The transactions that make the changes record them themselves (db/change_log.py)
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
@@ -13,7 +14,7 @@ from oslo_log import log as logging
 
 from cyborg_quota.db import change_log, charges
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.types import TOTAL, RecordedChange, RecordedChanges, UsageKey
+from cyborg_quota.types import TOTAL, RecordedChange, RecordedChanges
 from cyborg_quota.types.limits import describe, reason_of, shown
 
 LOG = logging.getLogger(__name__)
@@ -26,11 +27,11 @@ MAX_LOGGED: Final = 100
 """A call that makes more changes than this is logged by one line, with their number."""
 
 
+@dataclasses.dataclass(eq=False)
 class History:
     """The changes of one ledger. ``listener`` is called after the commit of each transaction that makes changes."""
 
-    def __init__(self) -> None:
-        self.listener: Listener | None = None
+    listener: Listener | None = None
 
     def change(
         self,
@@ -51,8 +52,12 @@ class History:
         def serialized(connection: Connection) -> tuple[T, RecordedChanges | None]:
             change_log.serialize(connection)
             result, recorded = work(connection)
-            if bounded := _bounded_rows(recorded):
-                charges.renew(connection, bounded)
+            changes = () if recorded is None else recorded.changes
+            removed = {change.project_id for change in changes if change.action == "remove project"} | {None}
+            # The usage rows that the changed limits and overrides of projects bound; not of projects that were removed.
+            bounded = [change for change in changes if change.resource is not None and change.project_id not in removed]
+            if bounded:
+                charges.renew(connection, {change.key for change in bounded})
             return result, recorded
 
         if dry_run:
@@ -67,40 +72,25 @@ class History:
         """Log the committed changes of one transaction, and pass them to the listener. Raises nothing."""
         if recorded is None:
             return
-        if len(recorded.changes) > MAX_LOGGED:
-            LOG.info("changed: %d changes [%s]", len(recorded.changes), _fields(recorded, recorded.author.reason))
-        else:
-            for change in recorded.changes:
-                fields = _fields(recorded, reason_of(recorded.author, change))
-                LOG.info("changed: %s [%s]", _sentence(change), fields)
+        lines = [(f"{len(recorded.changes)} changes", recorded.author.reason)]
+        if len(recorded.changes) <= MAX_LOGGED:
+            lines = [(_sentence(change), reason_of(recorded.author, change)) for change in recorded.changes]
+        for line, reason in lines:
+            values = {
+                "generation": recorded.generation,
+                "operation": recorded.operation,
+                "user_id": recorded.author.user_id,
+                "request_id": recorded.author.request_id,
+                "reason": reason,
+            }
+            fields = " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
+            LOG.info("changed: %s [%s]", line, fields)
         if self.listener is None:
             return
         try:
             self.listener(recorded)
         except Exception:
             LOG.exception("Could not send the event of the changes of generation %d.", recorded.generation)
-
-
-def _bounded_rows(recorded: RecordedChanges | None) -> set[UsageKey]:
-    """The usage rows that the changed limits and overrides of projects bound; not of projects that were removed."""
-    changes = () if recorded is None else recorded.changes
-    removed = {change.project_id for change in changes if change.action == "remove project"}
-    return {
-        change.key
-        for change in changes
-        if change.resource is not None and change.project_id is not None and change.project_id not in removed
-    }
-
-
-def _fields(recorded: RecordedChanges, reason: str | None) -> str:
-    values = {
-        "generation": recorded.generation,
-        "operation": recorded.operation,
-        "user_id": recorded.author.user_id,
-        "request_id": recorded.author.request_id,
-        "reason": reason,
-    }
-    return " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
 
 
 def _sentence(change: RecordedChange) -> str:
@@ -111,8 +101,10 @@ def _sentence(change: RecordedChange) -> str:
         names.append("total over all projects" if change.project_id == TOTAL else f"project {change.project_id}")
     elif change.resource is not None:
         names.append("default")
-    if change.object_name is not None:
-        names.append(change.object_name)
+    if change.resource is not None:
+        names.append(f"resource {change.key.resource_key}")
+    elif change.pod is not None:
+        names.append(f"pod {change.pod}")
     if (override := change.override) is not None:
         names.append(f"override {override.id} from {shown(override.starts_at)} until {shown(override.until)}")
     return f"{change.action}, {', '.join(names)}: {describe(change.before, change.after)}"

@@ -29,6 +29,11 @@ class PathLimits(NamedTuple):
     missing: Mapping[str, str] = MappingProxyType({})
     error: exceptions.QuotaError | None = None
 
+    @property
+    def by_key(self) -> dict[UsageKey, int]:
+        """The limits of the constraints, by usage row."""
+        return {constraint.key: constraint.limit for constraint in self.constraints}
+
 
 class LimitDriver(abc.ABC):
     """Determines the constraints of a charge before its transaction begins. The transaction enforces them.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
@@ -62,7 +63,8 @@ class PathCache:
             path = read(lambda connection: self.read(connection, project_id, keys, is_again=True))
             if not path.missing(keys):
                 return path
-            self._make(project_id, keys)
+            self._database.write(functools.partial(self._make, project_id, keys))
+            self.forget(project_id)
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
     def read(
@@ -75,12 +77,14 @@ class PathCache:
         known = self._cached_paths.get(project_id)
         if known is not None and not is_again and not known.missing(keys):
             return known
-        wanted = set(keys) | (set(known.keys) if known is not None else set())
+        wanted = set(keys) | (set(known.rows) if known is not None else set())
         path = path_state.read_path(connection, project_id, wanted)
         # (After the generations of the rows, which a change of a budget renews: see charges.py.)
         if path.limits is not None and path.limits.budgets:
             periods, until = self.budgets(connection, path.project_ids, {key.resource for key in wanted})
-            path.limit_meters(periods, None if until is None else clock.microsecond_of(until))
+            path.budgets = {period.budget.key: period for period in periods if period.budget.enforce}
+            ends = path.until, None if until is None else clock.microsecond_of(until)
+            path.until = min((end for end in ends if end is not None), default=None)
         if len(self._cached_paths) >= _MAX_CACHED_PATHS:
             self._cached_paths.clear()
         self._cached_paths[project_id] = path
@@ -96,7 +100,7 @@ class PathCache:
             self._cached_paths.clear()
         # (Looked up once: another thread may forget a path at any time.)
         known = [path for path in map(self._cached_paths.get, unknown) if path is not None]
-        counted = {key.resource_key for key in missing}.union(*[path.keys for path in known])
+        counted = {key.resource_key for key in missing}.union(*[path.rows for path in known])
         for names in chunks(unknown, path_state.MAX_PROJECTS):
             self._cached_paths.update(path_state.read_paths(connection, names, counted))
 
@@ -113,15 +117,11 @@ class PathCache:
         """Clear the cache."""
         self._cached_paths.clear()
 
-    def _make(self, project_id: str, keys: Collection[ResourceKey]) -> None:
-        def work(connection: Connection) -> None:
-            path = path_state.read_path(connection, project_id, keys)
-            if any(map(path.lacks_total, keys)):
-                change_log.serialize(connection)
-            path_state.make_rows(connection, path, keys)
-            for key in path.missing(keys):
-                if path.lacks_total(key):  # (somebody has deleted its row by hand)
-                    charges.restore_total(connection, key.resource)
-
-        self._database.write(work)
-        self.forget(project_id)
+    def _make(self, project_id: str, keys: Collection[ResourceKey], connection: Connection) -> None:
+        path = path_state.read_path(connection, project_id, keys)
+        if any(map(path.lacks_total, keys)):
+            change_log.serialize(connection)
+        path_state.make_rows(connection, path, keys)
+        for key in path.missing(keys):
+            if path.lacks_total(key):  # (somebody has deleted its row by hand)
+                charges.restore_total(connection, key.resource)

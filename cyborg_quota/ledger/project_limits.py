@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import clock, minimums, usages
-from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.database import Database
 from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.ledger import enforcement
 from cyborg_quota.ledger.enforcers import Enforcer
@@ -136,18 +136,16 @@ class ProjectEnforcer(Enforcer):
         must retry.
         """
         path = self._paths.get(charge.project_id, sorted(charge.amounts), is_again=True)
-        nodes = [(path.nodes(key), charge.path.nodes(key)) for key in charge.amounts]
+        nodes = [(path.charged.get(key), charge.path.charged.get(key)) for key in charge.amounts]
         is_same = (path.until, path.budgets) == (charge.path.until, charge.path.budgets)
         if not is_same or any(now != charged for now, charged in nodes):
             return False
         constraints, growing = charge.constraints or (), charge.growing
         owners = {*path.project_ids, *charge.sender, TOTAL, *(constraint.project_id for constraint in constraints)}
-
-        def read(connection: Connection) -> tuple[dict[UsageKey, Counters], int]:
-            return usages.read(connection, owners, growing), clock.read_second(connection)
-
-        counters, at = self._database.read_synced(read)
-        constraints = [*constraints, *enforcement.of_budgets(charge.budgets.values(), counters, at)]
+        counters, at = self._database.read_synced(
+            lambda connection: (usages.read(connection, owners, growing), clock.read_second(connection))
+        )
+        constraints = [*constraints, *(budget.constraint(counters, at) for budget in charge.budgets.values())]
         find = functools.partial(
             enforcement.find_violations,
             charge.project_id,

@@ -6,6 +6,7 @@ What else changes their state is in settle.py, reserve.py and resize.py.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import operator
@@ -35,19 +36,19 @@ _GROUPS_PER_PAGE: Final = 10_000
 """Large, because the query of each page may read all committed reservations: a database need not use the index."""
 
 
+@dataclasses.dataclass(eq=False)
 class Reservations:
-    """The reservations of one ledger. Shared by threads. ``batch_rows``: the size of a batch of expiry and purge."""
+    """The reservations of one ledger. Shared by threads."""
 
-    def __init__(self, database: Database, settler: Settler, batch_rows: int) -> None:
-        self._database = database
-        self._untimed = database.untimed
-        self._settler = settler
-        self._batch_rows = batch_rows
+    _database: Database
+    _settler: Settler
+    _batch_rows: int
+    """The size of a batch of expiry and purge."""
 
     def read(self, wanted: ReservationFilter) -> list[Reservation]:
         """The reservations that match, oldest first. Raises ReservationNotFound."""
         # A consumer or a group has few rows, also where a project's own user asks.
-        database = self._untimed if wanted.consumer is None and wanted.group is None else self._database
+        database = self._database.untimed if wanted.consumer is None and wanted.group is None else self._database
         return database.read(lambda connection: history.list_reservations(connection, wanted))
 
     def list_by_consumer(
@@ -58,7 +59,7 @@ class Reservations:
         after: Sequence[str] | None,
     ) -> list[Reservation]:
         """The live reservations of consumers, by consumer and UUID, after this consumer and UUID."""
-        return self._untimed.read(
+        return self._database.untimed.read(
             lambda connection: history.list_by_consumer(
                 connection, project_id=project_id, consumers=consumers, limit=limit, after=after
             )
@@ -164,24 +165,18 @@ class Reservations:
             purged += count
             progress(count)
         count = _GROUPS_PER_PAGE
+        rows = max(_MIN_ROWS_TO_FOLD, self._batch_rows)
         while count == _GROUPS_PER_PAGE:  # (their number is not bounded; a folded group is not read again)
-            groups = self._untimed.read(
+            groups = self._database.untimed.read(
                 lambda connection: maintenance.foldable(connection, age_microseconds, _GROUPS_PER_PAGE)
             )
-            purged += sum(self._fold(group, age_microseconds, progress) for group in groups)
+            for group in groups:
+                fold = functools.partial(maintenance.fold, group=group, age_microseconds=age_microseconds, limit=rows)
+                while removed := self._database.write(fold):
+                    purged += removed
+                    progress(removed)
             count = len(groups)
         return purged
-
-    def _fold(self, group: maintenance.FoldGroup, age_microseconds: int, progress: Callable[[int], None]) -> int:
-        """Fold the old committed rows of one group. Returns the number of rows removed."""
-        rows = max(_MIN_ROWS_TO_FOLD, self._batch_rows)
-        total = 0
-        while removed := self._database.write(
-            lambda connection: maintenance.fold(connection, group, age_microseconds, rows)
-        ):
-            total += removed
-            progress(removed)
-        return total
 
 
 _project: Final = operator.attrgetter("project_id")

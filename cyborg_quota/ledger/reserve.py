@@ -13,6 +13,7 @@ the beginning.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -138,12 +139,12 @@ class Reserver:
             charges.apply(connection, merged, at)
             return True
 
-        def single_statement(connection: Connection) -> ReserveResult:
-            return dialect.reserve_in_single_statement(connection, rows, merged, taken)
-
         claims = [enforcer.inventory_claims(pending) for enforcer in enforcers]
         taken = [claim for batch in claims for claim in batch or ()]
         is_single = is_limited and None not in claims and not any(posting.has_minimum for posting in merged)
+        single_statement = functools.partial(
+            dialect.reserve_in_single_statement, rows=rows, postings=merged, claims=taken
+        )
         result = self._database.write(work, single_statement if is_single else None)
         if isinstance(result, InventoryClaim):
             raise Refused(result.inventory_id)

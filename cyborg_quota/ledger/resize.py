@@ -75,12 +75,22 @@ class Amender:
         rows = self._read_rows("resize", request.selection, uuids.values() if is_retry else ())
         if rows is None:
             return True
-        rows = _select(rows, request)
+        held = {row.resource for row in rows}
+        for resource in request.amounts:
+            if resource not in held:
+                project_id, consumer = rows[0].project_id, request.selection.consumer
+                raise exceptions.ResourceNotHeld(project_id, consumer, resource, uuid=request.uuid)
+        rows = [row for row in rows if row.resource in request.amounts]
         plan = transitions.decide("resize", rows)
         if any(row.overdue for row in rows):
             return self._expire_overdue(rows)
-        if plan.error is None:
-            _check_held(rows, request)
+        deltas = {row.resource: row.delta for row in rows}
+        # (An amount that is already the requested one is accepted: the call is a repeat.)
+        is_expected = all(
+            deltas[resource] in (amount, request.amounts[resource]) for resource, amount in request.expected.items()
+        )
+        if plan.error is None and not is_expected:
+            raise exceptions.AmountChanged(request.selection.consumer, deltas, request.expected, uuid=request.uuid)
         rows = [row for row in rows if row.delta != request.amounts[row.resource]]
         if plan.error is None and rows:
             return self._write_resize(request, rows, uuids)
@@ -98,9 +108,16 @@ class Amender:
         live = [row for row in rows if row.state in LIVE_STATES]
         if any(row.overdue for row in live):
             return self._expire_overdue(live)
-        if not live:
-            self._check_repeated(request, rows)
-            return True
+
+        def was_transferred(connection: Connection) -> bool:
+            self._database.dialect.ensure_durable(connection)
+            return history.was_transferred(connection, *request[2:], *request[:2])
+
+        if not live:  # (this transfer was made before, or the state of the rows is the reason)
+            if self._database.read_synced(was_transferred):
+                return True
+            plan = transitions.decide("transfer", rows)
+            raise plan.error or exceptions.ReservationNotFound.of_holder(request.sender, request.consumer)
         for row in live:
             uuids.setdefault(row.resource, reservations.new_uuid())
         return self._write_transfer(request, live, uuids)
@@ -166,7 +183,7 @@ class Amender:
         # The rows above both (the total over all projects, too) grow only if the sender, or a project above it, has a
         # minimum, which keeps what is sent away. If the sender moves meanwhile, the generations of the rows refuse
         # ``sending``, and the call retries.
-        shared = {node.key for key in keys for node in sending.nodes(key) or ()}
+        shared = {node.key for key in keys for node in sending.charged.get(key) or ()}
         charge, added = self._charge(request.receiver, {row: row.delta for row in rows})
         charge.sender = sending.project_ids
         charge.budgets = {key: budget for key, budget in charge.budgets.items() if key not in shared}
@@ -197,7 +214,7 @@ class Amender:
             # If the path of the sender was out of date, so were the limits of the receiver that are above both.
             self._paths.forget(request.sender)
             current = self._paths.get(request.sender, keys)
-            if all(current.nodes(key) == sending.nodes(key) for key in keys):
+            if all(current.charged.get(key) == sending.charged.get(key) for key in keys):
                 self._projects.explain_refusal(charge)
             return False
         except (DuplicateEntry, _ReceiverHolds):
@@ -226,7 +243,6 @@ class Amender:
         metered = [change._replace(meter=-change.delta * at) for change in changes]
         if not reservations.amend(connection, metered, self._settler.grace):
             raise ReservationChanged
-        reservations.record_changes(connection, changes)
         return at
 
     def _apply(self, connection: Connection, postings: Sequence[usages.Posting], rows: Sequence[Row], at: int) -> None:
@@ -238,18 +254,6 @@ class Amender:
             for key in self._enforcers.counters_of(row.resource, row.pod)
         )
         charges.apply(connection, postings, at, used)
-
-    def _check_repeated(self, request: TransferRequest, rows: Sequence[Row]) -> None:
-        """The sender holds nothing: return if this transfer was made before, else raise the state of its rows."""
-
-        def work(connection: Connection) -> bool:
-            self._database.dialect.ensure_durable(connection)
-            return history.was_transferred(connection, *request[2:], *request[:2])
-
-        if self._database.read_synced(work):
-            return
-        plan = transitions.decide("transfer", rows)
-        raise plan.error or exceptions.ReservationNotFound.of_holder(request.sender, request.consumer)
 
     def _resolve_duplicate(self, request: TransferRequest, rows: Sequence[Row]) -> bool:
         """The receiver has live reservations of the consumer: raise ReservationConflict.
@@ -268,26 +272,3 @@ class Amender:
             deltas, requested = ({row.resource: row.delta for row in claim_rows} for claim_rows in (live, rows))
             raise exceptions.ReservationConflict(request.consumer, deltas, requested) from None
         return False
-
-
-def _select(rows: Sequence[Row], request: ResizeRequest) -> list[Row]:
-    """The rows of the resources to resize, in order of id. Raises ResourceNotHeld."""
-    resources = {row.resource for row in rows}
-    for resource in request.amounts:
-        if resource not in resources:
-            raise exceptions.ResourceNotHeld(
-                rows[0].project_id, request.selection.consumer, resource, uuid=request.uuid
-            )
-    return [row for row in rows if row.resource in request.amounts]
-
-
-def _check_held(rows: Iterable[Row], request: ResizeRequest) -> None:
-    """Raise AmountChanged if an amount is not the expected one.
-
-    An amount that is already the requested one is accepted: the call is a repeat.
-    """
-    deltas = {row.resource: row.delta for row in rows}
-    if any(
-        deltas[resource] not in (amount, request.amounts[resource]) for resource, amount in request.expected.items()
-    ):
-        raise exceptions.AmountChanged(request.selection.consumer, deltas, request.expected, uuid=request.uuid)

@@ -27,7 +27,8 @@ from cyborg_quota.db.usages import Node, Posting
 from cyborg_quota.ledger import transitions
 from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.ledger.transitions import Call, CountersOf, Move, Plan
-from cyborg_quota.types import Row, Selection, UsageKey, grouped
+from cyborg_quota.safe_repr import amounts
+from cyborg_quota.types import LIVE_STATES, InventoryKey, Row, Selection, UsageKey, grouped, summed
 
 LOG = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ _SETTLES_RESERVED: Final = frozenset({"commit", "rollback", "release"})
 _FAILS_ON_UNKNOWN_NAME: Final = frozenset({"commit", "rollback", "extend", "resize"})
 
 
+@dataclasses.dataclass(eq=False)
 class ReservationCache:
     """Caches the reservations that this process made recently, so that settling them needs no SELECT.
 
@@ -52,9 +54,8 @@ class ReservationCache:
     too small, the caller reads the rows from the database. Shared by threads: each step is one dictionary operation.
     """
 
-    def __init__(self) -> None:
-        self._rows: dict[str, Row] = {}
-        self._by_consumer: dict[tuple[str, str], tuple[str, ...]] = {}
+    _rows: dict[str, Row] = dataclasses.field(default_factory=dict)
+    _by_consumer: dict[tuple[str, str], tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     def remember(self, rows: Iterable[Row]) -> None:
         """Add rows that were just reserved."""
@@ -93,20 +94,20 @@ class RowsMissing(Exception):
     key: UsageKey
 
 
+@dataclasses.dataclass(eq=False)
 class Settler:
     """Settles reservations (commit, rollback, expiry), releases and extends them. ``grace`` is in microseconds."""
 
-    def __init__(self, database: Database, paths: PathCache, counters_of: CountersOf, grace: int) -> None:
-        self._database = database
-        self._paths = paths
-        self._counters_of = counters_of
-        self.grace = grace
-        self.reservation_cache = ReservationCache()
+    _database: Database
+    _paths: PathCache
+    _counters_of: CountersOf
+    grace: int
+    reservation_cache: ReservationCache = dataclasses.field(default_factory=ReservationCache)
 
     def settle(self, call: Call, selection: Selection, ttl_microseconds: int = 0) -> None:
         """Apply ``call`` to the selected reservations. Raises ReservationError as ``transitions`` defines."""
         work = functools.partial(self._decide_and_apply, call, selection, ttl_microseconds, None)
-        with self._database.deadline():
+        with self._database.deadline:
             plan = self.write(work, self._single_statement(call, selection))
         if plan.error is not None:
             raise plan.error
@@ -117,21 +118,22 @@ class Settler:
         The unique keys of the reservations ensure that a consumer has one live claim, as for a reserve with a consumer.
         Raises the errors of a commit, NameConflict, InvalidSelection.
         """
-        self.reservation_cache.take(selection)
-        repeat(self._database, lambda _is_retry: self._attempt_commit_as(selection, consumer))
 
-    def _attempt_commit_as(self, selection: Selection, consumer: str) -> bool:
-        """Attempt once to commit. False: another claim of this name has ended or begun meanwhile, retry."""
-        try:
-            plan = self.write(functools.partial(self._decide_and_apply, "commit", selection, 0, consumer))
-        except _OverdueHolder as holder:
-            self.expire_rows(holder.uuids)
-            return False
-        except DuplicateEntry:
-            return False
-        if plan.error is not None:
-            raise plan.error
-        return True
+        def attempt(_is_retry: bool) -> bool:
+            """False: another claim of this name has ended or begun meanwhile, retry."""
+            try:
+                plan = self.write(functools.partial(self._decide_and_apply, "commit", selection, 0, consumer))
+            except _OverdueHolder as holder:
+                self.expire_rows(holder.uuids)
+                return False
+            except DuplicateEntry:
+                return False
+            if plan.error is not None:
+                raise plan.error
+            return True
+
+        self.reservation_cache.take(selection)
+        repeat(self._database, attempt)
 
     def _decide_and_apply(
         self,
@@ -162,14 +164,23 @@ class Settler:
         return plan
 
     def _name(self, connection: Connection, rows: Sequence[Row], consumer: str) -> None:
-        """Give the rows to the consumer, unless it has them already."""
-        project_id = _project_of(rows)
-        live = reservations.live_of(connection, project_id, [consumer], self.grace).get(consumer, [])
+        """Give the rows to the consumer, unless it has them already.
+
+        Raises NameConflict if another claim holds the name, or a row has another consumer.
+        """
+        live = reservations.live_of(connection, _project_of(rows), [consumer], self.grace).get(consumer, [])
         if {row.uuid for row in live} == {row.uuid for row in rows}:
             return
         if overdue := [row.uuid for row in live if row.overdue]:
             raise _OverdueHolder(overdue)
-        _check_names(rows, live, consumer)
+        requested = {row.resource: row.delta for row in rows}
+        for row in rows:
+            if row.consumer not in (None, consumer):
+                reason = f"reservation {row.uuid} has the consumer {row.consumer}"
+                raise exceptions.NameConflict(consumer, {row.resource: row.delta}, requested, reason)
+        if live:
+            held = {row.resource: row.delta for row in live}
+            raise exceptions.NameConflict(consumer, held, requested, f"another claim, of {amounts(held)}, holds it")
         ordinals = {resource: index + 1 for index, resource in enumerate(sorted(row.resource for row in rows))}
         for row in sorted(rows, key=lambda row: row.id):
             if not reservations.name(connection, row, consumer, ordinals[row.resource]):
@@ -213,7 +224,7 @@ class Settler:
         """The usage rows to charge, from the cache or the database. Raises RowsMissing."""
         nodes = self._paths.known(key)
         if nodes is None:
-            nodes = self._paths.read(connection, key.project_id, [key.resource_key]).nodes(key.resource_key)
+            nodes = self._paths.read(connection, key.project_id, [key.resource_key]).charged.get(key.resource_key)
         if nodes is None:
             raise RowsMissing(key)
         return nodes
@@ -261,10 +272,10 @@ class Settler:
 
         Only a release and a transfer accept a name that holds nothing.
         """
-        rows = self._select_rows(connection, selection)
-        if not self._is_complete(rows, selection) and self._database.sync_with_cluster(connection):
-            rows = self._select_rows(connection, selection)
-        if self._is_complete(rows, selection):
+        rows, is_complete = self._select_rows(connection, selection)
+        if not is_complete and self._database.sync_with_cluster(connection):
+            rows, is_complete = self._select_rows(connection, selection)
+        if is_complete:
             return rows
         if selection.uuids is not None:
             known = {row.uuid for row in rows}
@@ -275,19 +286,16 @@ class Settler:
             )
         return rows
 
-    def _select_rows(self, connection: Connection, selection: Selection) -> list[Row]:
-        if selection.uuids is not None:
-            return reservations.by_uuids(connection, selection.uuids, selection.project_id, self.grace)
-        assert selection.project_id is not None, "only UUIDs are unique across projects"
-        return transitions.current_attempt(
-            reservations.by_holder(
-                connection, selection.project_id, consumer=selection.consumer, group=selection.group, grace=self.grace
-            )
-        )
-
-    @staticmethod
-    def _is_complete(rows: Sequence[Row], selection: Selection) -> bool:
-        return len(rows) == len(set(selection.uuids)) if selection.uuids is not None else bool(rows)
+    def _select_rows(self, connection: Connection, selection: Selection) -> tuple[list[Row], bool]:
+        """The rows, and whether these are all that the call needs."""
+        project_id, uuids = selection.project_id, selection.uuids
+        if uuids is not None:
+            rows = reservations.by_uuids(connection, uuids, project_id, self.grace)
+            return rows, len(rows) == len(set(uuids))
+        assert project_id is not None, "only UUIDs are unique across projects"
+        holder = {"consumer": selection.consumer, "group": selection.group}
+        rows = reservations.by_holder(connection, project_id, **holder, grace=self.grace)
+        return transitions.current_attempt(rows), bool(rows)
 
     def apply(self, connection: Connection, moves: Sequence[Move], ttl_microseconds: int = 0) -> None:
         """Change the states of the rows, then inventories, then the counters.
@@ -302,7 +310,12 @@ class Settler:
             change = functools.partial(reservations.move, connection, ids, before, after, self.grace)
             if not change(at=at, generation=generation, ttl_microseconds=ttl_microseconds):
                 raise ConcurrentChange
-        if freed := transitions.capacity_freed(moves):
+        freed = summed(
+            (InventoryKey(row.provider_id, row.resource), row.delta)
+            for row, to in moves
+            if row.provider_id is not None and to not in LIVE_STATES
+        )
+        if freed:
             inventories.give_back(connection, freed)
         try:
             charges.apply(connection, self._postings(moves, lambda key: self._nodes(connection, key)), at)
@@ -314,7 +327,7 @@ class Settler:
 def repeat(database: Database, attempt: Callable[[bool], bool]) -> None:
     """Call ``attempt(is_retry)`` until it returns True. Raises DatabaseUnavailable after too many attempts."""
     began = time.monotonic()
-    with database.deadline():
+    with database.deadline:
         for number in range(_MAX_ATTEMPTS):
             if number > 2:
                 time.sleep(random.uniform(0, 0.002 * min(number, 25)))
@@ -344,16 +357,3 @@ def _project_of(rows: Iterable[Row]) -> str:
             f"The reservations are of several projects ({', '.join(sorted(project_ids))}): name those of each project."
         )
     return project_ids.pop()
-
-
-def _check_names(rows: Sequence[Row], live: Sequence[Row], consumer: str) -> None:
-    """Raise NameConflict if another claim holds the name, or a row has another consumer."""
-    requested = {row.resource: row.delta for row in rows}
-    for row in rows:
-        if row.consumer not in (None, consumer):
-            reason = f"reservation {row.uuid} has the consumer {row.consumer}"
-            raise exceptions.NameConflict(consumer, {row.resource: row.delta}, requested, reason)
-    if live:
-        deltas = {row.resource: row.delta for row in live}
-        amounts = ", ".join(f"{resource}={delta}" for resource, delta in sorted(deltas.items()))
-        raise exceptions.NameConflict(consumer, deltas, requested, f"another claim, of {amounts}, holds it")

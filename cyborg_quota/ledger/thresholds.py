@@ -7,15 +7,15 @@ although no call changes a counter. Usage that crosses a threshold and returns b
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Final
 
 from cyborg_quota.db import path_state, usages
-from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.path_state import PathState
+from cyborg_quota.db.database import Database
 from cyborg_quota.ledger.limit_source import LimitDriver
-from cyborg_quota.types import TOTAL, UNLIMITED, Counters, Notice, UsageKey
+from cyborg_quota.types import TOTAL, UNLIMITED, Notice
 
 OVER: Final = 101
 """The level of usage above the limit. Thresholds are at most 100 percent."""
@@ -35,32 +35,20 @@ def level(held: int, limit: int, thresholds: Sequence[int], least_limit: int = 0
     return max((threshold for threshold in thresholds if held * 100 >= threshold * limit), default=0)
 
 
+@dataclasses.dataclass(eq=False)
 class ThresholdNotifier:
     """Finds threshold crossings that are not yet reported."""
 
-    def __init__(
-        self,
-        database: Database,
-        limits: LimitDriver,
-        thresholds: Sequence[int],
-        *,
-        least_limit: int = 0,
-    ) -> None:
-        self._database = database
-        self._untimed = database.untimed
-        self._limits = limits
-        self._thresholds = sorted(thresholds)
-        self._least_limit = least_limit
+    _database: Database
+    _limits: LimitDriver
+    _thresholds: Sequence[int]
+    _least_limit: int
 
     def notices(self) -> list[Notice]:
         """The crossings since the last run on any host. Each is returned on one host only."""
-
-        def read(
-            connection: Connection,
-        ) -> tuple[dict[UsageKey, tuple[Counters, int]], PathState, list[PathState]]:
-            return usages.read_notified_levels(connection), *path_state.read_states(connection)
-
-        rows, shared, states = self._untimed.read(read)
+        rows, (shared, states) = self._database.untimed.read(
+            lambda connection: (usages.read_notified_levels(connection), path_state.read_states(connection))
+        )
         limits = dict(self._limits.limits(states, {key.resource for key in rows}))
         limits |= {constraint.key: constraint.limit for constraint in self._limits.totals(shared)}
         notices = []

@@ -18,7 +18,6 @@ from cyborg_quota.types import (
     RELEASED,
     RESERVED,
     ROLLED_BACK,
-    InventoryKey,
     ResourceKey,
     Row,
     State,
@@ -153,15 +152,6 @@ def amounts_by_state(added: Mapping[Row, int], counters_of: CountersOf) -> dict[
 def by_counter(amounts: Mapping[str, int], counters_of: CountersOf, pod: str | None) -> dict[ResourceKey, int]:
     """What a claim of these amounts, by resource, adds to each counter."""
     return summed((key, amount) for resource, amount in amounts.items() for key in counters_of(resource, pod))
-
-
-def capacity_freed(moves: Iterable[Move]) -> dict[InventoryKey, int]:
-    """The capacity that the moves give back: that of the reservations that end."""
-    return summed(
-        (InventoryKey(row.provider_id, row.resource), row.delta)
-        for row, to in moves
-        if row.provider_id is not None and to not in LIVE_STATES
-    )
 
 
 def current_attempt(rows: Sequence[Row]) -> list[Row]:

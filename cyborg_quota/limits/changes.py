@@ -421,7 +421,7 @@ class LimitChanges:
             present = {total.resource: total.limit for total in tables.read_totals(connection)}
             known, rows = present.keys(), charges.rows_of_totals(connection)
             if must_exist and (missing := wanted.keys() - known - {key.resource for key in rows}):
-                raise exceptions.TotalLimitNotFound(missing)
+                raise exceptions.TotalLimitNotFound(sorted(missing))
             new = set(given) - known
             if any(rows.get(key) != counted.get(key) for key in (UsageKey(TOTAL, resource) for resource in new)):
                 return None, None  # another call has removed a limit, and its row: make it again

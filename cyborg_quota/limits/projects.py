@@ -209,7 +209,7 @@ class Projects(Subject):
     def limits_in_force(self, context: Context, project_ids: Collection[str]) -> dict[str, dict[str, int]]:
         """The limits of at most MAX_LISTED_PROJECTS projects, by project and resource, with each limit driver."""
         names = sorted(set(_checked(project_ids)))
-        states = self._database.read(lambda connection: path_state.read_many(connection, names))
+        states = self._database.read(lambda connection: path_state.read_states(connection, names)[1])
         limits: dict[str, dict[str, int]] = {}
         for key, limit in self._source.limits(states, self._resources.names()).items():
             limits.setdefault(key.project_id, {})[key.resource] = limit

@@ -114,7 +114,7 @@ class MeasuredEngine(QuotaEngine):
         """Raises ConfigurationError if prometheus_client is missing."""
         super().__init__(driver, **options)
         self._recorder = recorder()
-        driver.observe_retries(self._recorder.count_retry)
+        driver.database.observe_retries(self._recorder.count_retry)
 
     def reserve_many(self, context: Context, claims: Iterable[Claim], *args: Any, **kwargs: Any) -> list[str]:
         claims = claims if isinstance(claims, list) else list(claims)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 if TYPE_CHECKING:
     from cyborg_quota.types.hours import BudgetUse
@@ -411,12 +411,19 @@ class Over:
     def of(cls, constraint: Constraint, requested: int, now: Counters, project_id: str, kept: int) -> Over:
         """What exceeds this constraint. ``project_id``: the project that asks."""
         key, is_own = constraint.key, constraint.scope in ("project", "counter")
-        counters = now.used, now.reserved, None if is_own else now.subtree
-        over = cls(*key[:2], constraint.scope, constraint.limit, requested, *counters, key.pod or None)
-        promised = 0 if is_own or constraint.budget else now.promised
-        is_ancestor = key.project_id != project_id
-        return dataclasses.replace(
-            over, is_ancestor=is_ancestor, promised=promised, kept=kept, budget=constraint.budget
+        return cls(
+            *key[:2],
+            constraint.scope,
+            constraint.limit,
+            requested,
+            now.used,
+            now.reserved,
+            None if is_own else now.subtree,
+            key.pod or None,
+            is_ancestor=key.project_id != project_id,
+            promised=0 if is_own or constraint.budget else now.promised,
+            kept=kept,
+            budget=constraint.budget,
         )
 
     @property
@@ -602,16 +609,7 @@ Value = str | int | Mapping[str, Any] | None
 """What the history has before or after a change; None: it did not exist, or does not any more."""
 
 Subject = Literal["limit", "minimum", "budget", "override", "project", "provider", "inventory", "pod"]
-SUBJECTS: Final[tuple[Subject, ...]] = (
-    "limit",
-    "minimum",
-    "budget",
-    "override",
-    "project",
-    "provider",
-    "inventory",
-    "pod",
-)
+SUBJECTS: Final[tuple[Subject, ...]] = get_args(Subject)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -661,13 +659,6 @@ class RecordedChange:
         """The project and the resource; and the pod, if there is one."""
         names = {"project_id": self.project_id, "resource": self.resource}
         return names if self.pod is None else {**names, "pod": self.pod}
-
-    @property
-    def object_name(self) -> str | None:
-        """The resource, with its pod; or the pod that was changed. In words."""
-        if self.resource is not None:
-            return f"resource {ResourceKey(self.resource, self.pod or '')}"
-        return None if self.pod is None else f"pod {self.pod}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from cyborg_quota.types import Constraint, Counters, UsageKey
@@ -140,10 +141,11 @@ class BudgetPeriod:
         seconds = left // (counters.subtree or 1)
         return None if at + seconds >= (self.ends - EPOCH).total_seconds() else seconds
 
-    def constraint(self, counters: Counters, at: int) -> Constraint:
+    def constraint(self, counters: Mapping[UsageKey, Counters], at: int) -> Constraint:
         """The number of devices that may be held at this second, as a limit of the subtree."""
-        limit = max(0, (self.at_most - counters.used_until(at)) // self.ahead)
-        return Constraint(self.budget.project_id, self.budget.resource, limit, "budget", budget=self.use(counters, at))
+        row = counters.get(self.budget.key, Counters())
+        limit = max(0, (self.at_most - row.used_until(at)) // self.ahead)
+        return Constraint(self.budget.project_id, self.budget.resource, limit, "budget", budget=self.use(row, at))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -110,20 +110,17 @@ def describe(before: Value, after: Value) -> str:
     """A change as text: "5 -> 6", or the values that differ: "total 8 -> 4, reserved 0 -> 1". All, if it was added."""
     if isinstance(after, Mapping):
         old = before if isinstance(before, Mapping) else {}
-        parts = []
-        for name, value in after.items():
-            if before is None and value is not None:
-                parts.append(f"{name} {value}")
-            elif before is not None and value != old.get(name):
-                parts.append(f"{name} {_shown(old.get(name))} -> {_shown(value)}")
-        return ", ".join(parts)
+        changed = {name: value for name, value in after.items() if value != old.get(name)}
+        if before is None:
+            return ", ".join(f"{name} {value}" for name, value in changed.items())
+        return ", ".join(f"{name} {_arrow(old.get(name), value)}" for name, value in changed.items())
     if isinstance(before, Mapping):
         return f"removed ({describe(None, before)})"
-    return f"{_shown(before)} -> {_shown(after)}"
+    return _arrow(before, after)
 
 
-def _shown(value: Value) -> str:
-    return "none" if value is None else str(value)
+def _arrow(*values: Value) -> str:
+    return " -> ".join("none" if value is None else str(value) for value in values)
 
 
 def without_others(entry: HistoryEntry) -> HistoryEntry:

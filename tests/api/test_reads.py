@@ -120,7 +120,7 @@ class TestCostOfTheTree(ApplicationTestCase):
         with clouds.captured() as statements:
             self.assertEqual(200, self.ask("/v2/quotas/simulation/tree").status_int)
         return int(
-            self.engine._driver._database.read(
+            self.engine._driver.database.read(
                 lambda connection: sum(clouds.rows_returned(connection, *query) for query in clouds.queries(statements))
             )
         )

@@ -104,7 +104,7 @@ class Calls:
 
     def override(self, limit: int, start: float, end: float) -> str:
         """Make an override; its span is in seconds from now, by the clock of the database."""
-        now = self.limited._driver._database.read(overrides.now)
+        now = self.limited._driver.database.read(overrides.now)
         span = [now + datetime.timedelta(seconds=seconds) for seconds in (start, end)]
         return self.limited.limits.set_overrides(base.ADMIN, {"gpu": limit}, "p", span[1], start=span[0])[0].id
 

@@ -62,9 +62,10 @@ class TestTimeLimits(base.LedgerTestCase):
                 connection.exec_driver_sql("SELECT id FROM quota_usages").all()  # (MariaDB: this begins a transaction)
                 time.sleep(seconds)
 
+        long_transactions = usual.with_limits(allow_idle_in_transaction=True)
         usual.untimed.read(self.sleep(2.2))
-        usual.long_transactions.read(pause)
-        self.assertRaises(exceptions.DatabaseUnavailable, usual.long_transactions.read, self.sleep(2.2))
+        long_transactions.read(pause)
+        self.assertRaises(exceptions.DatabaseUnavailable, long_transactions.read, self.sleep(2.2))
         self.assertRaises(exceptions.DatabaseUnavailable, usual.read, self.sleep(2.2))
         self.assertRaises(exceptions.DatabaseUnavailable, usual.read, pause)
         usual.untimed.read(self.sleep(2.2))
@@ -81,24 +82,18 @@ class TestRetryIntervals(base.LedgerTestCase):
         """Return the remaining seconds before each retry of a call that always fails with ``error``, and its waits."""
         ledger_database = hooks.database_of(self.make_engine(retry_seconds=1.0))
         waits: list[tuple[float, float]] = []
-        make, clock = database.backoff, Clock()
+        backoff, clock = database.backoff, Clock()
 
-        def waiting(first_seconds: float, longest_seconds: float, ends: float) -> Callable[[Any], float]:
-            wait = make(first_seconds, longest_seconds, ends)
-
-            def note(state: Any) -> float:
-                left = max(0.0, ends - clock.monotonic())
-                waits.append((left, wait(state)))
-                return waits[-1][1]
-
-            return note
+        def noting(retry: int, error: Exception, settings: Any, left_seconds: float) -> float:
+            waits.append((max(0.0, left_seconds), backoff(retry, error, settings, left_seconds)))
+            return waits[-1][1]
 
         def fail(_connection: object) -> None:
             clock.sleep(0.001)
             raise error
 
         self.patch(database, "time", clock)
-        self.patch(database, "backoff", waiting)
+        self.patch(database, "backoff", noting)
         with mock.patch("random.uniform", lambda _low, high: high):
             self.assertRaises(exceptions.DatabaseUnavailable, ledger_database.write, fail)
         return waits

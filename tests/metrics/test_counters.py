@@ -77,7 +77,7 @@ class TestCounters(server.ApiTestCase):
             return 1
 
         before = self.counted().get(key("retries_total", reason="concurrent_change"), 0)
-        for run in (database, database.long_transactions):
+        for run in (database, database.untimed):
             attempts.clear()
             run.write(work)
         self.assertEqual(6, self.counted()[key("retries_total", reason="concurrent_change")] - before)

@@ -88,7 +88,7 @@ class TestHealFence(InterleavingTestCase):
 
         def commit(connection: Connection) -> None:
             driver: Any = self.engine._driver
-            rows = driver.settler._select_rows(connection, base.Selection(None, uuids=[uuid]))
+            rows, _ = driver.settler._select_rows(connection, base.Selection(None, uuids=[uuid]))
             driver.settler.apply(connection, base.decide("commit", rows).moves)
 
         committing, may_end = self.open_transaction(commit)

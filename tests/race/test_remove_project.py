@@ -54,7 +54,7 @@ class TestRemoveProject(test_limits.LimitsTestCase):
     @property
     def removing(self) -> sa.Engine:
         """Return the connections on which projects are removed."""
-        return hooks.database_of(self.engine).long_transactions.engine
+        return hooks.database_of(self.engine).engine
 
     @property
     def reserving(self) -> sa.Engine:

@@ -70,7 +70,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
 """Each class of the package whose objects have locks. (That of a child's only thread has the values of the thread that
 forked, as ``threading.local`` keeps them.)"""
 
-THREAD_LOCAL = {"db.database._Call"}
+THREAD_LOCAL = {"db.database.Deadline"}
 """See test_thread_local_values."""
 
 SINGLE_PROCESS = {"cli.expirer", "cli.main"}
@@ -167,10 +167,10 @@ class TestEveryLock(base.BaseTestCase):
     def test_thread_local_values(self) -> None:
         """A child has the values of the thread that forked, which continues there, and of no other."""
         database = Database(DatabaseSettings(url="sqlite://"))
-        with held_elsewhere(database.deadline()):
-            self.assertEqual(0, status_of_child(lambda: database._call.began is None))
-        with database.deadline():
-            self.assertEqual(0, status_of_child(lambda: database._call.began is not None))
+        with held_elsewhere(database.deadline):
+            self.assertEqual(0, status_of_child(lambda: database.deadline.began is None))
+        with database.deadline:
+            self.assertEqual(0, status_of_child(lambda: database.deadline.began is not None))
 
 
 def are_free(subject: Any) -> bool:

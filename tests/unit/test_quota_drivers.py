@@ -17,6 +17,8 @@ PAGE = ROOT / "doc/source/contributor/quota-drivers.rst"
 
 DRIVER = """
 class Parts:
+    location = "nowhere"
+
     def __init__(self):
         self.held = {}
 
@@ -36,17 +38,12 @@ def request_of(held, selection):
 
 
 class OwnDriver:
-    location = "nowhere"
-
     def __init__(self, limits):
-        self.reserver = self.settler = self.reservations = Parts()
+        self.reserver = self.settler = self.reservations = self.database = self.history = Parts()
 
     @classmethod
     def from_conf(cls, conf, limits):
         return cls(limits)
-
-    def announce_changes(self, listener):
-        pass
 """
 PROGRAM = """
 import sys

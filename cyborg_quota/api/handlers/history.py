@@ -9,6 +9,7 @@ from typing import Any
 
 from cyborg_quota.api.call import Call, Json, render
 from cyborg_quota.api.errors import Refused
+from cyborg_quota.policy import SEE_PODS, without_pods
 from cyborg_quota.surface import arguments
 from cyborg_quota.types.limits import without_others
 
@@ -25,9 +26,9 @@ def get_history(call: Call) -> Json:
     )
     if not call.is_admin:
         entries = [without_others(entry) for entry in entries]
-    # Without the names that the caller may not see.
-    shown = call.policy.permitted(entries, call.context, call.project_id, call.parent_id)
-    return call.page("history", shown, lambda entry: render("Change", entry), lambda entry: entry.id)
+    if not call.policy.permits(SEE_PODS, call.context, call.project_id, call.parent_id):
+        entries = without_pods(entries)
+    return call.page("history", entries, lambda entry: render("Change", entry), lambda entry: entry.id)
 
 
 def parse_time(name: str, given: Mapping[str, Any]) -> Any:

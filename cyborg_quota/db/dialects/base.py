@@ -41,6 +41,9 @@ class Dialect:
     update_locks_in_order: ClassVar[bool] = False
     """Whether an UPDATE of several rows locks them in a known order: that of their primary keys."""
 
+    no_single_statements: ClassVar[str] = ""
+    """What to log if the server cannot run single-statement transactions, with the reason; "": nothing can be done."""
+
     # --- Connecting ---
 
     def engine_arguments(self, url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]:
@@ -128,9 +131,6 @@ class Dialect:
         They give no capacity back. The result is that of ``reserve_in_single_statement``. ``grace`` is in microseconds.
         """
         return None
-
-    def report_no_single_statements(self, reason: str) -> None:
-        """Log that the server cannot run single-statement transactions, if the operator can change this."""
 
     def missing_functions(self, connection: sa.Connection) -> list[str]:
         """The server's functions that this release uses and that do not exist."""

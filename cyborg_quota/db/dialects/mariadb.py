@@ -33,6 +33,7 @@ from cyborg_quota.db import clock, errors, inventories, reservations, usages
 from cyborg_quota.db.clock import second, utc_after
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.inventories import InventoryClaim
+from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.prepared import ServerStatement, Statement
 from cyborg_quota.db.reservations import NewReservation
 from cyborg_quota.db.settings import DatabaseSettings
@@ -85,15 +86,19 @@ class MariaDB(Dialect):
                 commit(dbapi_connection)
 
         engine.dialect.do_commit = commit_if_begun  # type: ignore[method-assign]
-        text, values = _session_settings(settings)
+        variables = {"sql_mode": settings.mysql_sql_mode, "wsrep_sync_wait": settings.mysql_wsrep_sync_wait}
+        values = {name: value for name, value in variables.items() if value is not None}
+        assignments = [f"SESSION {name} = %s" for name in values]
+        if settings.statement_timeout_seconds is not None:
+            assignments.append(_time_limits(settings))
 
         @sa.event.listens_for(engine, "connect")
         def set_up(dbapi_connection: Any, _record: Any) -> None:
             if settings.statement_timeout_seconds is not None:
                 _set_client_timeout(dbapi_connection, settings)
-            if text:
+            if assignments:
                 with dbapi_connection.cursor() as cursor:
-                    cursor.execute(text, values)
+                    cursor.execute(f"SET {', '.join(assignments)}", tuple(values.values()))
 
     @contextlib.contextmanager
     def time_limits(
@@ -249,16 +254,6 @@ def _set_client_timeout(dbapi_connection: Any, settings: DatabaseSettings) -> No
     dbapi_connection._read_timeout = dbapi_connection._write_timeout = settings.statement_timeout_seconds
 
 
-def _session_settings(settings: DatabaseSettings) -> tuple[str, tuple[Any, ...]]:
-    """The SET statement of a new connection and its values; an empty text if there is nothing to set."""
-    values = {"sql_mode": settings.mysql_sql_mode, "wsrep_sync_wait": settings.mysql_wsrep_sync_wait}
-    session_values = {name: value for name, value in values.items() if value is not None}
-    assignments = [f"SESSION {name} = %s" for name in session_values]
-    if settings.statement_timeout_seconds is not None:
-        assignments.append(_time_limits(settings))
-    return f"SET {', '.join(assignments)}" if assignments else "", tuple(session_values.values())
-
-
 def _time_limits(settings: DatabaseSettings) -> str:
     """The assignments of a session's time limits; without a statement timeout those of the server."""
     lock_wait, statement, idle = "DEFAULT", "DEFAULT", "DEFAULT"
@@ -287,7 +282,7 @@ def _charging_values() -> sa.Update:
     names = usages.COLUMNS
     listed = sa.text(_VALUES_HERE).columns(*[sa.column(name, sa.BigInteger) for name in names]).subquery("d")
     at: sa.ColumnElement[int] = sa.literal_column(_AT_HERE, sa.BigInteger)
-    return usages.charge_update(dict(listed.c.items()), usages.has_id(listed.c.id), at=at)
+    return usages.charge_update(dict(listed.c.items()), quota_usages.c.id == listed.c.id, at=at)
 
 
 _CHARGE_VALUES: Final = Statement(_charging_values())
@@ -417,7 +412,8 @@ def _lock_schema_in_cluster(connection: sa.Connection) -> Iterator[None]:
         except (oslo_exc.DBError, sa.exc.DBAPIError) as error:
             if errors.code_of(error) != _TABLE_EXISTS:
                 raise
-        if node and _claimed_by(connection) == node:
+        query = "SELECT table_comment FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = "
+        if node and connection.exec_driver_sql(f"{query}'{_SYNC_TABLE}'").scalar() == node:
             break
         if time.monotonic() > deadline:
             raise exceptions.DatabaseUnavailable(
@@ -430,10 +426,3 @@ def _lock_schema_in_cluster(connection: sa.Connection) -> Iterator[None]:
     finally:
         if not connection.invalidated:
             connection.exec_driver_sql(f"DROP TABLE {_SYNC_TABLE}")
-
-
-def _claimed_by(connection: sa.Connection) -> str | None:
-    """The node that the claim names; None if the claim does not exist."""
-    query = "SELECT table_comment FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = "
-    node: str | None = connection.exec_driver_sql(f"{query}'{_SYNC_TABLE}'").scalar()
-    return node

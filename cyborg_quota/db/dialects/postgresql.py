@@ -26,7 +26,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
-from oslo_log import log as logging
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
@@ -42,8 +41,6 @@ from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import State
 
-LOG = logging.getLogger(__name__)
-
 _usage = quota_usages.c
 
 _READ_COMMITTED: Final = "TRANSACTION ISOLATION LEVEL READ COMMITTED"
@@ -55,6 +52,10 @@ class PostgreSQL(Dialect):
     name = "postgresql"
     driver = "psycopg2"
     extra = "postgresql"
+    no_single_statements = (
+        "A function of the ledger cannot be called (%s). Reserve and settle use several statements, which is slower."
+        " Run cyborg-quota db sync, which creates them or reports the missing privilege; then restart."
+    )
 
     def engine_arguments(self, url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]:
         arguments: dict[str, Any] = {"connect_timeout": settings.connect_timeout_seconds}
@@ -64,13 +65,37 @@ class PostgreSQL(Dialect):
         return {"connect_args": arguments}
 
     def configure_connection(self, engine: sa.Engine, url: sa.URL, settings: DatabaseSettings) -> None:
-        if settings.transaction_pooling:
-            _set_in_each_transaction(engine, _session_values(url, settings))
-        else:
-            _set_in_session(engine, _session_values(url, settings))
-        if settings.statement_timeout_seconds is not None:
+        values, local = _session_values(url, settings), "LOCAL " if settings.transaction_pooling else ""
+        # Do not set the isolation level through psycopg2: it would send it again at each change between autocommit and
+        # multi-statement transactions, which costs two round trips.
+        isolation = _READ_COMMITTED if local else f"SESSION CHARACTERISTICS AS {_READ_COMMITTED}"
+        text = "; ".join([f"SET {isolation}", *(f"SET {local}{name} = {value}" for name, value in values.items())])
+
+        def execute(dbapi_connection: Any) -> None:
+            with dbapi_connection.cursor() as cursor:
+                cursor.execute(text)
+
+        @sa.event.listens_for(engine, "connect")
+        def set_up(dbapi_connection: Any, record: Any) -> None:
+            if local:  # the next transaction may run on another server connection of the pooler
+                record.info[TRANSACTION_SETTINGS] = text
+            else:
+                execute(dbapi_connection)
+                dbapi_connection.commit()
+
+        def begin(dbapi_connection: Any) -> None:
+            if not dbapi_connection.autocommit:  # (a single-statement transaction includes the text)
+                execute(dbapi_connection)
+
+        if local:
+            engine.dialect.do_begin = begin  # type: ignore[method-assign]
+        # (The watchdog works for TCP connections on Linux.)
+        if settings.statement_timeout_seconds is not None and hasattr(socket, "TCP_INFO"):
             # The server ends a statement half a second earlier, with an error.
-            _watch(engine, settings.statement_timeout_seconds + 0.5)
+            watcher = _Watcher(settings.statement_timeout_seconds + 0.5)
+            # Register first: SQLAlchemy and other listeners run statements on a new connection.
+            sa.event.listen(engine, "connect", watcher.begin, insert=True)
+            sa.event.listen(engine, "close", watcher.end)
 
     @contextlib.contextmanager
     def time_limits(
@@ -149,26 +174,25 @@ class PostgreSQL(Dialect):
             *arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS)),
         )
 
-    def report_no_single_statements(self, reason: str) -> None:
-        LOG.warning(
-            "A function of the ledger cannot be called (%s). Reserve and settle use several statements, which is"
-            " slower. Run cyborg-quota db sync, which creates them or reports the missing privilege; then restart.",
-            reason,
-        )
-
     def missing_functions(self, connection: sa.Connection) -> list[str]:
         is_missing = "SELECT to_regproc(%s) IS NULL"
         return [name for name in DEFINITIONS if connection.exec_driver_sql(is_missing, (name,)).scalar_one()]
 
     def create_functions(self, connection: sa.Connection) -> list[str]:
         """If a privilege is missing, nothing is created."""
-        names = self.missing_functions(connection)
-        if names and (lacking := _missing_privileges(connection)):
-            return lacking
-        for name in names:
-            schema: str = connection.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
+        if not (names := self.missing_functions(connection)):
+            return []
+        schema, can_create = connection.exec_driver_sql(
+            "SELECT quote_ident(current_schema()), has_schema_privilege(current_schema(), 'CREATE')"
+        ).one()
+        can_use_language = connection.exec_driver_sql(
+            "SELECT has_language_privilege(oid, 'USAGE') FROM pg_language WHERE lanname = 'plpgsql'"
+        ).scalar()
+        privileges = {f"CREATE ON SCHEMA {schema}": can_create, "USAGE ON LANGUAGE plpgsql": can_use_language}
+        lacking = [privilege for privilege, has in privileges.items() if not has]
+        for name in () if lacking else names:
             connection.exec_driver_sql(DEFINITIONS[name].replace("@schema@", schema))
-        return []
+        return lacking
 
     def set_autocommit(self, connection: sa.Connection, *, is_on: bool) -> None:
         driver_connection: Any = connection.connection.dbapi_connection
@@ -234,35 +258,6 @@ def _session_values(url: sa.URL, settings: DatabaseSettings) -> dict[str, str]:
     return values
 
 
-def _set_in_session(engine: sa.Engine, values: Mapping[str, str]) -> None:
-    # Do not set the isolation level through psycopg2: it would send it again at each change between autocommit and
-    # multi-statement transactions, which costs two round trips.
-    assignments = [f"SET {name} = {value}" for name, value in values.items()]
-    text = "; ".join([f"SET SESSION CHARACTERISTICS AS {_READ_COMMITTED}", *assignments])
-
-    @sa.event.listens_for(engine, "connect")
-    def set_up(dbapi_connection: Any, _record: Any) -> None:
-        with dbapi_connection.cursor() as cursor:
-            cursor.execute(text)
-        dbapi_connection.commit()
-
-
-def _set_in_each_transaction(engine: sa.Engine, values: Mapping[str, str]) -> None:
-    """For a pooler in transaction mode: the next transaction may run on another server connection."""
-    text = "; ".join([f"SET {_READ_COMMITTED}", *(f"SET LOCAL {name} = {value}" for name, value in values.items())])
-
-    @sa.event.listens_for(engine, "connect")
-    def set_up(_dbapi_connection: Any, record: Any) -> None:
-        record.info[TRANSACTION_SETTINGS] = text
-
-    def begin(dbapi_connection: Any) -> None:
-        if not dbapi_connection.autocommit:  # (a single-statement transaction includes the text)
-            with dbapi_connection.cursor() as cursor:
-                cursor.execute(text)
-
-    engine.dialect.do_begin = begin  # type: ignore[method-assign]
-
-
 _COLUMNS_OF_ROWS: Final = len(COLUMNS) - 1
 """The number of columns that the function of a reserve inserts. (Claims that set the last one need more statements.)"""
 
@@ -282,7 +277,7 @@ def _charging_arrays() -> sa.Update:
     narrow = _usage.id == sa.any_(arrays["id"])
     locking = sa.select(listed).where(_usage.id == listed.c.id, narrow).order_by(listed.c.ordinal)
     locked = locking.with_for_update(of=quota_usages, key_share=True).cte("d").prefix_with("MATERIALIZED")
-    return usages.charge_update(dict(locked.c.items()), usages.has_id(locked.c.id), narrow)
+    return usages.charge_update(dict(locked.c.items()), _usage.id == locked.c.id, narrow)
 
 
 _CHARGE_ARRAYS: Final = Statement(_charging_arrays())
@@ -347,18 +342,6 @@ REFUSED_STATE: Final = "QU001"
 """Our own SQLSTATE: roll back."""
 
 
-def _missing_privileges(connection: sa.Connection) -> list[str]:
-    """The privileges that the user lacks to create functions, as GRANT writes them."""
-    schema, can_create = connection.exec_driver_sql(
-        "SELECT quote_ident(current_schema()), has_schema_privilege(current_schema(), 'CREATE')"
-    ).one()
-    can_use_language = connection.exec_driver_sql(
-        "SELECT has_language_privilege(oid, 'USAGE') FROM pg_language WHERE lanname = 'plpgsql'"
-    ).scalar()
-    privileges = {f"CREATE ON SCHEMA {schema}": can_create, "USAGE ON LANGUAGE plpgsql": can_use_language}
-    return [privilege for privilege, has in privileges.items() if not has]
-
-
 def call(connection: sa.Connection, function: str, *arguments: str | int | None) -> bool:
     """Call a function that is a transaction of its own. False: it changed nothing."""
     # The function's result is returned as the row count, because SQLAlchemy is slower with columns. (The comment shows
@@ -407,21 +390,12 @@ _LAST_DATA_RECEIVED: Final = 52
 """Offsets in Linux's struct tcp_info: tcpi_last_data_sent and tcpi_last_data_recv, 32 bits, in milliseconds ago."""
 
 
-def _watch(engine: sa.Engine, limit_seconds: float) -> None:
-    """Close each connection of ``engine`` that waits longer than ``limit_seconds`` for a server that sends nothing.
-
-    This works for TCP connections on Linux, and adds no cost to a statement.
-    """
-    if not hasattr(socket, "TCP_INFO"):
-        return
-    watcher = _Watcher(limit_seconds)
-    # Register first: SQLAlchemy and other listeners run statements on a new connection.
-    sa.event.listen(engine, "connect", watcher.begin, insert=True)
-    sa.event.listen(engine, "close", watcher.end)
-
-
 class _Watcher:
-    """The connections of an engine, and the thread that checks them, which starts with the first connection."""
+    """The connections of an engine, and the thread that checks them, which starts with the first connection.
+
+    It closes each connection that waits longer than ``limit_seconds`` for a server that sends nothing, and adds no cost
+    to a statement.
+    """
 
     def __init__(self, limit_seconds: float) -> None:
         self._limit_seconds = limit_seconds

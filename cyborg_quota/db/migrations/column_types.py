@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The column types of the revisions.
+"""The column types of the revisions and of the models.
 
-They do not follow the models, and never change: a new type gets a new name.
+They never change: a new type gets a new name, which the models then use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def name(chars: int = 255) -> Any:
 
 
 def path(chars: int = 255) -> Any:
-    """A name that is also sorted by bytes."""
+    """A name that is also sorted by bytes: what is below a path is one range of the index."""
     return name(chars).with_variant(sa.String(chars, collation="C"), "postgresql")
 
 
