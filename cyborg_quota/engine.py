@@ -360,7 +360,10 @@ class QuotaEngine(Queries):
         some of these resources; if others are held, raises AmountChanged. Other errors: those of ``commit`` and, for a
         growth, those of ``reserve``; ResourceNotHeld, InvalidDelta.
         """
-        selection = validation.holder(context, project_id, consumer=consumer, reservation=reservation)
+        if (consumer is None) == (reservation is None):
+            raise exceptions.InvalidSelection("Name either the consumer or the reservation.")
+        uuids = None if reservation is None else [reservation]
+        selection = validation.selection(context, uuids, project_id, consumer=consumer, group=None)
         checked = validation.check_deltas(amounts, self._resources)
         before = {} if expected is None else validation.check_deltas(expected, self._resources)
         for resource in before.keys() - checked.keys():

@@ -11,7 +11,6 @@ from oslo_config import cfg
 from cyborg_quota import exceptions
 from cyborg_quota.conf import plugins
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.ledger.limit_source import driver_class
 from cyborg_quota.limits import cadf
 from cyborg_quota.limits.sources import keystone_projects
 from cyborg_quota.metrics import setup as metrics
@@ -19,6 +18,7 @@ from cyborg_quota.policy import Policy
 
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.driver import DbQuotaDriver
+    from cyborg_quota.ledger.limit_source import LimitDriver
 
 _LOOKUP_SECONDS: Final = 10.0
 """A call that changes limits or projects waits at most this time for Keystone."""
@@ -33,7 +33,7 @@ def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
         raise exceptions.ConfigurationError(
             "The options are not registered: call cyborg_quota.conf.register_opts(conf) first."
         )
-    limits = driver_class(conf).from_conf(conf)
+    limits: LimitDriver = plugins.load("cyborg_quota.limits", "[limits] driver", conf.limits.driver).from_conf(conf)
     driver: DbQuotaDriver = plugins.load("cyborg_quota.drivers", "[quota] driver", conf.quota.driver).from_conf(
         conf, limits
     )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.ledger.enforcement import Bundles
@@ -167,21 +167,16 @@ class Queries(Subject):
         )
         if not with_headroom:
             return records
-        return self._add_headroom(records, in_pod, allow_unknown_limits=allow_unknown_limits)
-
-    def _add_headroom(
-        self, records: Sequence[UsageRecord], pod: str | None, *, allow_unknown_limits: bool
-    ) -> list[UsageRecord]:
-        """The records with their headrooms, and with the usage and the limits of the same moment."""
+        # (With the usage and the limits of the same moment as the headrooms.)
         by_project = grouped(records, lambda record: record.project_id)
         wanted = {project_id: [record.resource for record in own] for project_id, own in by_project.items()}
         try:
-            current = self._driver.headroom.read_many(wanted, self._resources.names(), pod)
+            current = self._driver.headroom.read_many(wanted, self._resources.names(), in_pod)
             details = {(record.project_id, record.resource): record for record in current}
         except exceptions.LimitsUnavailable:
             if not allow_unknown_limits:
                 raise
-            return list(records)
+            return records
         return [details[record.project_id, record.resource] for record in records]
 
     def get_reservations(

@@ -460,14 +460,6 @@ def selection(
     return Selection(selected_project, uuids=uuids)
 
 
-def holder(context: Context, project_id: str | None, *, consumer: str | None, reservation: str | None) -> Selection:
-    """The reservations of a consumer, or the one with this UUID. Raises InvalidSelection."""
-    if (consumer is None) == (reservation is None):
-        raise exceptions.InvalidSelection("Name either the consumer or the reservation.")
-    uuids = None if reservation is None else [reservation]
-    return selection(context, uuids, project_id, consumer=consumer, group=None)
-
-
 def uuid_list(reservations: Iterable[str]) -> list[str]:
     """Return a list of UUIDs. A single string is rejected with InvalidSelection. Raises InvalidName."""
     uuids = _listed(reservations, exceptions.InvalidSelection(_NO_LIST_OF_UUIDS))

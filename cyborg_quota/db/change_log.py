@@ -126,10 +126,12 @@ def read(
     query = sa.select(changes).where(*conditions).order_by(*order).limit(limit)
     if wanted.provider is not None:
         query = query.where(sa.or_(_column.provider == wanted.provider, _column.provider_uuid == wanted.provider))
-    if wanted.since is not None:
-        query = query.where(_column.created_at >= _moment(wanted.since))
-    if wanted.until is not None:
-        query = query.where(_column.created_at < _moment(wanted.until))
+    for given, compare in ((wanted.since, operator.ge), (wanted.until, operator.lt)):
+        moment: Any = given
+        if isinstance(moment, datetime.timedelta):  # an age, by the clock of the database
+            moment = clock.utc_after(-(moment // datetime.timedelta(microseconds=1)))
+        if moment is not None:
+            query = query.where(compare(_column.created_at, moment))
     if marker is not None:
         generation, ordinal = marker
         is_entry = sa.and_(_column.generation == generation, _column.ordinal == ordinal)
@@ -140,13 +142,6 @@ def read(
         is_next = sa.and_(_column.generation == generation, follows(_column.ordinal, ordinal))
         query = query.where(sa.or_(follows(_column.generation, generation), is_next))
     return [_entry(row) for row in connection.execute(query)]
-
-
-def _moment(moment: datetime.datetime | datetime.timedelta) -> Any:
-    """A time (naive UTC), or an age by the clock of the database."""
-    if isinstance(moment, datetime.timedelta):
-        return clock.utc_after(-(moment // datetime.timedelta(microseconds=1)))
-    return moment
 
 
 def read_overrides(connection: sa.Connection, since: datetime.datetime) -> list[HistoryEntry]:

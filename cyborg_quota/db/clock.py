@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The database's clock, in UTC and microseconds, as one SQL expression for three databases.
 
-Only this clock is used to set and compare expiry. Each dialect compiles ``utc_after`` to its own functions. (SQLite has
+Only this clock is used to set and compare expiry. Each dialect has its own functions (Dialect.now). (SQLite has
 only the host's clock.)
 """
 

@@ -54,15 +54,11 @@ def span(connection: sa.Connection, microseconds: int | None) -> Span:
 def stream(connection: sa.Connection, begin: datetime.datetime) -> Iterable[Any]:
     """The reserves, commits and ends of reservations since ``begin``, as rows ordered by time; see ``_events``.
 
-    Reservations that were live then come first, with the moment None. ``state`` is the reservation's last one. A resize
-    or a transfer is two events: LEAVE, with the project and the amount before, and TAKE, with those after; their
-    ``state`` is that at this time. The sums of the committed and of the reserved deltas are those of the counters.
+    Reservations that were live then come first, with the moment None, and those that were made at an unknown time.
+    ``state`` is the reservation's last one. A resize or a transfer is two events: LEAVE, with the project and the
+    amount before, and TAKE, with those after; their ``state`` is that at this time. The sums of the committed and of
+    the reserved deltas are those of the counters.
     """
-    return connection.execution_options(yield_per=_STREAM_ROWS).execute(_query(begin))
-
-
-def _query(begin: datetime.datetime) -> sa.Select[Any]:
-    """The column ``moment`` is NULL for what was made before ``begin``, or at an unknown time."""
     is_new = sa.func.coalesce(_row.created_at, _row.updated_at, _row.deleted_at) > begin
     # Rows that a purge has folded, and adopted rows, were attached at an unknown time before they were inserted.
     is_older = sa.and_(
@@ -102,7 +98,8 @@ def _query(begin: datetime.datetime) -> sa.Select[Any]:
     ).subquery("events")
     is_after_begin = sa.case((all_events.c.moment.is_(None), 0), else_=1)
     order = [all_events.c[name] for name in ("moment", "id", "phase", "generation", "step")]
-    return sa.select(all_events).order_by(is_after_begin, *order)
+    query = sa.select(all_events).order_by(is_after_begin, *order)
+    return connection.execution_options(yield_per=_STREAM_ROWS).execute(query)
 
 
 class _Held(NamedTuple):

@@ -262,7 +262,8 @@ def _sums_of_children() -> sa.Subquery:
     of_roots = (
         sa.select(sa.literal(TOTAL), child.c.resource, child.c.pod, *_sums_of(child))
         .select_from(sa.outerjoin(child, projects, projects.c.project_id == child.c.project_id))
-        .where(*_is_root_row(child.c), child.c.pod == "", _is_limited(child.c))
+        .where(projects.c.parent_id.is_(None), child.c.project_id != TOTAL)
+        .where(child.c.pod == "", _is_limited(child.c))
         .group_by(child.c.resource, child.c.pod)
     )
     return by_parent.union_all(of_roots).subquery("children")
@@ -284,11 +285,6 @@ def _is_limited(row: sa.ColumnCollection[str, Any]) -> sa.ColumnElement[bool]:
     limit, resource = project_limits.c, row["resource"]
     is_limited: sa.ColumnElement[bool] = resource.in_(sa.select(limit.resource).where(limit.project_id == TOTAL))
     return is_limited
-
-
-def _is_root_row(row: sa.ColumnCollection[str, Any]) -> tuple[sa.ColumnElement[bool], ...]:
-    """The rows of roots, in an outer join with ``projects``."""
-    return projects.c.parent_id.is_(None), row.project_id != TOTAL
 
 
 def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
@@ -359,11 +355,13 @@ def sums_of_reservations(connection: sa.Connection, node: Node) -> tuple[int, in
 def children_total(connection: sa.Connection, node: Node) -> Counters:
     """What the rows of the direct children make of this row, with their meters; of a total, those of all roots."""
     is_total, child = node.project_id == TOTAL, quota_usages.alias("child")
+    is_child = projects.c.parent_id == node.project_id
+    if is_total:
+        is_child = sa.and_(projects.c.parent_id.is_(None), child.c.project_id != TOTAL)
     query = (
         sa.select(*_sums_of(child))
         .select_from(sa.join(child, projects, projects.c.project_id == child.c.project_id, isouter=is_total))
-        .where(child.c.pod == node.pod, child.c.resource == node.resource)
-        .where(*_is_root_row(child.c) if is_total else (projects.c.parent_id == node.project_id,))
+        .where(child.c.pod == node.pod, child.c.resource == node.resource, is_child)
     )
     subtree, promised, metered = connection.execute(query).one()
     return Counters(subtree=int(subtree or 0), promised=int(promised or 0), metered=int(metered or 0))

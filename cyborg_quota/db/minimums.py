@@ -68,7 +68,7 @@ def growth_of_move(
 
     Usage alone may move below any limit. A row that is above both places counts more if a row below it has a minimum.
     """
-    keeping = {key.resource_key for key in moving if key in now and now[key].keeps}
+    keeping = {key.resource_key for key in moving if key in now and (now[key].minimum or now[key].promised)}
     return {
         key: (now[key], row.counted - now[key].counted)
         for key, row in then.items()

@@ -90,19 +90,19 @@ def _rows(
     if is_sorted:
         query = query.order_by(_column.generation, _column.ordinal)
     rows = connection.execute(query).all()
-    return [_override(row) for row in rows], rows[0].now if rows else None
-
-
-def _override(row: Any) -> LimitOverride:
-    return LimitOverride(
-        made=(row.generation, row.ordinal),
-        project_id=row.project_id,
-        resource=row.resource,
-        limit=row.hard_limit,
-        starts_at=row.starts_at,
-        until=row.ends_at,
-        reason=row.reason,
-    )
+    overrides = [
+        LimitOverride(
+            made=(row.generation, row.ordinal),
+            project_id=row.project_id,
+            resource=row.resource,
+            limit=row.hard_limit,
+            starts_at=row.starts_at,
+            until=row.ends_at,
+            reason=row.reason,
+        )
+        for row in rows
+    ]
+    return overrides, rows[0].now if rows else None
 
 
 def now(connection: sa.Connection) -> datetime.datetime:

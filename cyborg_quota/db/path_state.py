@@ -89,16 +89,14 @@ class ProjectPath:
         project_ids: Sequence[str],
         rows: dict[ResourceKey, tuple[Node, ...]],
         totals: Mapping[str, Node] | None = None,
-        limits: PathState | None = None,
-        until: int | None = None,
         *,
         is_known: bool = True,
     ) -> None:
         self.project_ids = tuple(project_ids)
-        self.limits = limits
+        self.limits: PathState | None = None
         self.bounds: tuple[tuple[str, ...], Any] | None = None
         self.budgets: dict[UsageKey, BudgetPeriod] = {}
-        self.until = until
+        self.until: int | None = None
         self.rows = rows
         self.fresh_until = time.monotonic() + _FRESH_SECONDS
         self.is_known = is_known

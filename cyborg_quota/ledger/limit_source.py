@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.conf import plugins
 from cyborg_quota.types import UNLIMITED, ActiveOverride, Constraint, UsageKey
 
 if TYPE_CHECKING:
@@ -106,9 +105,3 @@ class LimitDriver(abc.ABC):
     def defaults(self) -> Mapping[str, int] | None:
         """The default limit of each resource, for display. None: the driver needs a project."""
         return None
-
-
-def driver_class(conf: cfg.ConfigOpts) -> type[LimitDriver]:
-    """The class of the limit driver that ``[limits] driver`` names. Raises ConfigurationError."""
-    driver: type[LimitDriver] = plugins.load("cyborg_quota.limits", "[limits] driver", conf.limits.driver)
-    return driver

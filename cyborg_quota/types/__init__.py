@@ -278,11 +278,6 @@ class Counters:
         """What a limit of the subtree bounds: see db/minimums.py."""
         return self.subtree + self.promised
 
-    @property
-    def keeps(self) -> bool:
-        """Whether the project, or one below it, has a minimum that it passes on."""
-        return bool(self.minimum or self.promised)
-
     def __str__(self) -> str:
         promised = f", promised {self.promised}" if self.promised else ""
         return f"used {self.used}, reserved {self.reserved}, subtree {self.subtree}{promised}"

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
 
 from cyborg_quota import exceptions
+from cyborg_quota.db.clock import second, utc_after
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.dialects.mariadb import MariaDB
 from cyborg_quota.db.dialects.postgresql import PostgreSQL
@@ -16,6 +18,17 @@ from cyborg_quota.db.dialects.sqlite import SQLite
 __all__ = ["Dialect", "of", "of_url"]
 
 _DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (SQLite(), MariaDB(), PostgreSQL())}
+
+
+@compiles(utc_after)
+def _utc_after(element: utc_after, compiler: Any, **kw: Any) -> str:
+    dialect = _DIALECTS[compiler.dialect.name]
+    return dialect.now_plus.format(compiler.process(element.clauses, **kw)) if len(element.clauses) else dialect.now
+
+
+@compiles(second)
+def _second(_element: second, compiler: Any, **_kw: Any) -> str:
+    return _DIALECTS[compiler.dialect.name].second
 
 
 def of(connection: sa.Connection) -> Dialect:

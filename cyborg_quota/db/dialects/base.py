@@ -41,6 +41,12 @@ class Dialect:
     update_locks_in_order: ClassVar[bool] = False
     """Whether an UPDATE of several rows locks them in a known order: that of their primary keys."""
 
+    now: ClassVar[str]
+    """The SQL of clock.utc_now: the start of the statement in UTC, with microseconds."""
+    now_plus: ClassVar[str]
+    """That of clock.utc_after, with {} in place of the microseconds."""
+    second: ClassVar[str]
+    """That of clock.second."""
     no_single_statements: ClassVar[str] = ""
     """What to log if the server cannot run single-statement transactions, with the reason; "": nothing can be done."""
 

@@ -26,11 +26,9 @@ from typing import Any, ClassVar, Final
 import sqlalchemy as sa
 from oslo_db import exception as oslo_exc
 from sqlalchemy.dialects import mysql
-from sqlalchemy.ext.compiler import compiles
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import clock, errors, inventories, reservations, usages
-from cyborg_quota.db.clock import second, utc_after
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.models import quota_usages
@@ -64,6 +62,9 @@ class MariaDB(Dialect):
     driver = "pymysql"
     extra = "mysql"
     update_locks_in_order = True
+    now = "UTC_TIMESTAMP(6)"
+    now_plus = "(UTC_TIMESTAMP(6) + INTERVAL {} MICROSECOND)"
+    second = "TIMESTAMPDIFF(SECOND, '2020-01-01', UTC_TIMESTAMP())"
     lock_order: ClassVar[staticmethod[[usages.Node], Any]] = staticmethod(operator.attrgetter("usage_id"))
 
     def engine_arguments(self, url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]:
@@ -331,7 +332,7 @@ def _block(dialect: sa.Dialect, guard: sa.Select[Any] | None, *steps: _Step) -> 
     def text_of(element: Any) -> str:
         return str(element.compile(dialect=dialect)) % names
 
-    at = f"DECLARE {clock.AT} BIGINT DEFAULT {clock.second().compile(dialect=dialect)};"
+    at = f"DECLARE {clock.AT} BIGINT DEFAULT {MariaDB.second};"
     opened = [] if guard is None else [f"IF NOT EXISTS ({text_of(guard)}) THEN"]
     opened += [f"{text_of(element)}; IF ROW_COUNT() = {rows} THEN" for element, rows in steps]
     numbers = list(range(len(steps), 0, -1)) + [0] * (len(opened) - len(steps))  # of the innermost step first
@@ -367,20 +368,6 @@ def _reserve_block(
 def _settle_block(dialect: sa.Dialect, size: int, after: State, postings: int) -> ServerStatement:
     settle = reservations.settle_in_flight_update(size, after)
     return _block(dialect, None, (settle, size), (usages.charge_rows(postings), postings))
-
-
-@compiles(utc_after, "mysql")
-@compiles(utc_after, "mariadb")
-def _utc_after(element: utc_after, compiler: Any, **kw: Any) -> str:
-    if not len(element.clauses):
-        return "UTC_TIMESTAMP(6)"
-    return f"(UTC_TIMESTAMP(6) + INTERVAL {compiler.process(element.clauses, **kw)} MICROSECOND)"
-
-
-@compiles(second, "mysql")
-@compiles(second, "mariadb")
-def _second(_element: second, _compiler: Any, **_kw: Any) -> str:
-    return "TIMESTAMPDIFF(SECOND, '2020-01-01', UTC_TIMESTAMP())"
 
 
 SCHEMA_LOCK_SECONDS: Final = 600

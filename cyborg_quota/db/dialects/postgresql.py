@@ -31,7 +31,6 @@ from sqlalchemy.ext.compiler import compiles
 
 from cyborg_quota import forks
 from cyborg_quota.db import usages
-from cyborg_quota.db.clock import second, utc_after
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.models import quota_usages, reservations
@@ -52,6 +51,10 @@ class PostgreSQL(Dialect):
     name = "postgresql"
     driver = "psycopg2"
     extra = "postgresql"
+    # statement_timestamp(), not clock_timestamp(): an index scan needs a value that is constant within the statement.
+    now = "(statement_timestamp() AT TIME ZONE 'UTC')"
+    now_plus = "(statement_timestamp() AT TIME ZONE 'UTC' + {} * INTERVAL '1 microsecond')"
+    second = "CAST(floor(extract(epoch FROM statement_timestamp() - '2020-01-01 UTC')) AS bigint)"
     no_single_statements = (
         "A function of the ledger cannot be called (%s). Reserve and settle use several statements, which is slower."
         " Run cyborg-quota db sync, which creates them or reports the missing privilege; then restart."
@@ -305,20 +308,6 @@ def _live_of_consumers(element: LiveOfConsumers, compiler: Any, **kw: Any) -> st
     ids = sa.select(live_rows.c.id).select_from(given.join(live_rows, sa.true())).scalar_subquery()
     number = reservations.c.id
     return str(compiler.process(number == sa.any_(sa.func.array(ids, type_=sa.ARRAY(number.type))), **kw))
-
-
-@compiles(utc_after, "postgresql")
-def _utc_after(element: utc_after, compiler: Any, **kw: Any) -> str:
-    # statement_timestamp(), not clock_timestamp(): an index scan needs a value that is constant within the statement.
-    if not len(element.clauses):
-        return "(statement_timestamp() AT TIME ZONE 'UTC')"
-    microseconds = compiler.process(element.clauses, **kw)
-    return f"(statement_timestamp() AT TIME ZONE 'UTC' + {microseconds} * INTERVAL '1 microsecond')"
-
-
-@compiles(second, "postgresql")
-def _second(_element: second, _compiler: Any, **_kw: Any) -> str:
-    return "CAST(floor(extract(epoch FROM statement_timestamp() - '2020-01-01 UTC')) AS bigint)"
 
 
 _TEXT: Final = importlib.resources.files("cyborg_quota.db.dialects").joinpath("postgresql.sql").read_text("utf-8")

@@ -11,9 +11,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.ext.compiler import compiles
 
-from cyborg_quota.db.clock import second, utc_after
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.settings import DatabaseSettings
 
@@ -26,12 +24,20 @@ _IS_CYBORG_QUOTA_FILE: Final = (
 """Whether the file is empty, or contains a table of this project."""
 
 
+_CLOCK_FUNCTION: Final = "cyborg_quota_utc_after"
+
+
 class SQLite(Dialect):
     name = "sqlite"
     driver = "pysqlite"
     has_server = False
     max_writers = 1
     update_locks_in_order = True
+    # The functions of SQLite have a resolution of milliseconds; the connection's Python function has microseconds.
+    now = f"{_CLOCK_FUNCTION}(0)"
+    now_plus = f"{_CLOCK_FUNCTION}({{}})"
+    # Without the fraction: strftime rounds it to milliseconds, and then a second could begin before its time.
+    second = f"(CAST(strftime('%s', substr({now}, 1, 19)) AS INTEGER) - strftime('%s', '2020-01-01'))"
 
     def engine_arguments(self, url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]:
         arguments: dict[str, Any] = {
@@ -77,21 +83,6 @@ class SQLite(Dialect):
         self, connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: dict[str, Any]
     ) -> None:
         connection.execute(sqlite.insert(table).values(values).on_conflict_do_nothing(), params)
-
-
-_CLOCK_FUNCTION: Final = "cyborg_quota_utc_after"
-
-
-@compiles(utc_after, "sqlite")
-def _utc_after(element: utc_after, compiler: Any, **kw: Any) -> str:
-    """The functions of SQLite have a resolution of milliseconds; the connection's Python function has microseconds."""
-    return f"{_CLOCK_FUNCTION}({compiler.process(element.clauses, **kw) if len(element.clauses) else 0})"
-
-
-@compiles(second, "sqlite")
-def _second(_element: second, _compiler: Any, **_kw: Any) -> str:
-    """Without the fraction: strftime rounds it to milliseconds, and then a second could begin before its time."""
-    return f"(CAST(strftime('%s', substr({_CLOCK_FUNCTION}(0), 1, 19)) AS INTEGER) - strftime('%s', '2020-01-01'))"
 
 
 def _host_utc_after(microseconds: int) -> str:
