@@ -88,8 +88,7 @@ class QuotaEngine(Queries):
 
         ``directory``: makes a directory of Keystone's projects.
         """
-        known = Resources(driver, resources)
-        super().__init__(driver, known, authority or Policy(), require_reason=require_reason)
+        super().__init__(driver, Resources(driver, resources), authority or Policy(), require_reason=require_reason)
         self._expire_seconds = reservation_expire_seconds
         self._directory = directory
         common = driver, self._resources, self._authority
@@ -180,8 +179,9 @@ class QuotaEngine(Queries):
         UnknownResource, UsageOverflow, LimitNotSet, LimitsUnavailable; with a provider also OverCapacity,
         ProviderNotFound; with the name of a pod also PodNotFound, PodNotAvailable, NotAuthorized.
         """
-        claim = Claim(consumer, deltas, provider=provider, pod=pod)
-        return self.reserve_many(context, [claim], expire, project_id, group=group)
+        return self.reserve_many(
+            context, [Claim(consumer, deltas, provider=provider, pod=pod)], expire, project_id, group=group
+        )
 
     def reserve_many(
         self,
@@ -257,8 +257,9 @@ class QuotaEngine(Queries):
         for claim in checked:
             if claim.provider == ANY:
                 raise exceptions.InvalidClaim("What is attached is at one provider: name it.")
-        named = validation.check_group(group)
-        return self._driver.reserver.adopt(ReserveRequest(project_id, checked, named, None, True, COMMITTED))
+        return self._driver.reserver.adopt(
+            ReserveRequest(project_id, checked, validation.check_group(group), None, True, COMMITTED)
+        )
 
     # --- commit, rollback, release, extend ---
 
@@ -302,8 +303,9 @@ class QuotaEngine(Queries):
 
         Raises ReservationNotFound, ReservationCommitted.
         """
-        selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
-        self._driver.settler.settle("rollback", selection)
+        self._driver.settler.settle(
+            "rollback", validation.selection(context, reservations, project_id, consumer=consumer, group=group)
+        )
 
     def release(
         self,
@@ -318,8 +320,9 @@ class QuotaEngine(Queries):
 
         An unknown consumer or group has no effect. Raises ReservationNotFound for an unknown UUID.
         """
-        selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
-        self._driver.settler.settle("release", selection)
+        self._driver.settler.settle(
+            "release", validation.selection(context, reservations, project_id, consumer=consumer, group=group)
+        )
 
     def extend(
         self,
@@ -336,8 +339,7 @@ class QuotaEngine(Queries):
         Raises the same errors as ``commit``.
         """
         selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
-        ttl = validation.expire_microseconds(expire, self._expire_seconds)
-        self._driver.settler.settle("extend", selection, ttl)
+        self._driver.settler.settle("extend", selection, validation.expire_microseconds(expire, self._expire_seconds))
 
     # --- resize, transfer ---
 
@@ -390,8 +392,9 @@ class QuotaEngine(Queries):
         )
         if project_id == to_project:
             raise exceptions.InvalidRequest(f"The transfer is from project {project_id} to itself.")
-        name = validation.check_name("consumer", consumer)
-        self._driver.amender.transfer(TransferRequest(project_id, to_project, name))
+        self._driver.amender.transfer(
+            TransferRequest(project_id, to_project, validation.check_name("consumer", consumer))
+        )
 
     # --- maintenance ---
 

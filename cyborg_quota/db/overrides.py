@@ -135,8 +135,11 @@ def insert(connection: sa.Connection, made: Sequence[LimitOverride]) -> None:
 def delete(connection: sa.Connection, cancelled: Iterable[LimitOverride]) -> None:
     """Delete these overrides."""
     for override in cancelled:
-        is_this = sa.and_(_column.generation == override.made[0], _column.ordinal == override.made[1])
-        connection.execute(sa.delete(limit_overrides).where(is_this))
+        connection.execute(
+            sa.delete(limit_overrides).where(
+                sa.and_(_column.generation == override.made[0], _column.ordinal == override.made[1])
+            )
+        )
 
 
 # Queries for limits/tables.py.

@@ -25,8 +25,9 @@ def of_project_rows(
 
     ``table`` has the columns project_id and resource.
     """
-    columns = table.c.project_id, table.c.resource
-    return of_rows(connection, query.where(condition), table, columns, page, condition=condition)
+    return of_rows(
+        connection, query.where(condition), table, (table.c.project_id, table.c.resource), page, condition=condition
+    )
 
 
 def of_rows(

@@ -36,7 +36,8 @@ class StoredResources:
         def work(connection: Connection) -> None:
             dialects.of(connection).insert_or_ignore(connection, resources, new, {"b_name": resource.name})
             if given:
-                change = sa.update(resources).where(_row.name == resource.name)
-                connection.execute(change.values(updated_at=clock.utc_now(), **given))
+                connection.execute(
+                    sa.update(resources).where(_row.name == resource.name).values(updated_at=clock.utc_now(), **given)
+                )
 
         self._database.write(work)
