@@ -512,7 +512,7 @@ def _find_overs(
                 counters = (record.capacity, record.used, record.used_elsewhere)
                 overs[CapacityOver(record.provider, key.resource, amount, rule, *counters)] = None
             elif key in drifted:  # (the claim compares with the column ``free``)
-                rule = "its counters have drifted: run `heal`"
+                rule = "its counters have drifted: run `audit --heal`"
                 overs[CapacityOver(record.provider, key.resource, amount, rule)] = None
     return list(overs)
 
