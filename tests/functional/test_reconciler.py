@@ -370,10 +370,14 @@ class TestSources(ReconcilerTestCase):
         reconciler = self.of("east")
         report = reconciler.find()
         found = {
-            difference.arq: (difference.is_own, difference.is_missing, difference.sources)
+            difference.arq: (
+                difference.is_own,
+                difference.is_missing,
+                *(charge.source for charge in difference.charges),
+            )
             for difference in report.differences
         }
-        self.assertEqual({"ghost of east": (True, True, "east"), "ghost of None": (False, True, "none")}, found)
+        self.assertEqual({"ghost of east": (True, True, "east"), "ghost of None": (False, True, None)}, found)
         reconciler.heal(self.of("east").find())
         self.assertEqual({"ghost of west": "west", "ghost of None": None}, self.live())
 
