@@ -12,8 +12,8 @@ from oslo_config import cfg, types
 from oslo_db import options as oslo_db_options
 
 DEFAULT_CONNECTION = "sqlite:///cyborg_quota.sqlite"
-KEYSTONE_AUTH, NO_AUTH = "keystone", "noauth"
 """The default of [database] connection: a file in the working directory."""
+KEYSTONE_AUTH, NO_AUTH = "keystone", "noauth"
 
 OPTIONS: dict[str, list[cfg.Opt]] = {
     "quota": [

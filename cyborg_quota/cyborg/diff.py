@@ -129,10 +129,9 @@ class Report:
         """The number of differences, including those that are omitted."""
         return len(self.differences) + sum(self.omitted.values())
 
-    def count(self, *kinds: Kind) -> int:
-        """The number of differences of these kinds, including those that are omitted."""
-        kept = sum(difference.kind in kinds for difference in self.differences)
-        return kept + sum(self.omitted.get(kind, 0) for kind in kinds)
+    def count(self, kind: Kind) -> int:
+        """The number of differences of this kind, including those that are omitted."""
+        return sum(difference.kind == kind for difference in self.differences) + self.omitted.get(kind, 0)
 
 
 def compare(

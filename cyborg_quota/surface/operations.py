@@ -231,9 +231,9 @@ class Route(NamedTuple):
     """The call of the REST API: ``GET``, ``/v2/quota_providers/{provider}``, and the policy rule.
 
     ``record``: the name of the schema of a record. ``member`` is that of the answer which has the record or the
-    records. ``marker`` gives the text that names a record
-    in a link to the next page; None: the list has no pages. ``rule`` None: the call itself checks what the user may
-    see. ``errors``: the statuses besides those that every call has.
+    records. ``marker`` gives the text that names a record in a link to the next page; None: the list has no pages.
+    ``rule`` None: the call itself checks what the user may see. ``errors``: the statuses besides those that every call
+    has.
     """
 
     method: str
