@@ -8,7 +8,7 @@ import itertools
 import sqlite3
 import time
 import uuid
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import webob
 from oslo_config import cfg
@@ -17,18 +17,99 @@ import cyborg_quota
 from cyborg_quota import exceptions
 from cyborg_quota.conf import loading
 from cyborg_quota.db import models
-from cyborg_quota.limits import testing
 from tests import base, fixtures, invariants, trees
 from tests.api import server
 from tests.functional import test_limits, test_policy
 from tests.integration import test_keystone, test_project_names
 
 
-class TestNineRules(testing.NestedQuotaRules, test_limits.LimitsTestCase):
-    """The rules that "would be applied", with the default enforcement model."""
+def _project(project_id: str, limit: int, *children: dict[str, Any]) -> dict[str, Any]:
+    return {"id": project_id, "limits": {"gpu": limit}, "children": list(children)}
 
-    def make_ledger(self) -> Any:
-        return self.quotas
+
+_ATLAS: Final = _project(
+    "atlas",
+    100,
+    _project("operations", 70, _project("web", 30), _project("workflow", 40)),
+    _project("physics", 30, _project("higgs", 10), _project("simulation", 10)),
+)
+_USED: Final = {"web": 5, "workflow": 30, "higgs": 10, "simulation": 10}
+
+
+class TestNineRules(test_limits.LimitsTestCase):
+    """The rules that "would be applied", with the default enforcement model.
+
+    ATLAS is the parent of Physics and Operations, and each of these has two children::
+
+        atlas (limit 100)
+            operations (70)     web (30, uses 5), workflow (40, uses 30)
+            physics (30)        higgs (10, uses 10), simulation (10, uses 10)
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.quotas.limits.import_limits(base.ADMIN, {"defaults": {"gpu": 0}, "projects": [_ATLAS]})
+        for project_id, amount in _USED.items():
+            self.use(project_id, amount)
+
+    def use(self, project_id: str, amount: int) -> None:
+        """Reserve and commit."""
+        self.quotas.commit(
+            base.ADMIN, self.quotas.reserve(base.ADMIN, {"gpu": amount}, project_id=project_id), project_id
+        )
+
+    def set_limit(self, project_id: str, limit: int) -> None:
+        """Set the limit of a project."""
+        self.quotas.limits.set_limit(base.ADMIN, "gpu", limit, project_id)
+
+    def assert_not_allowed(self, project_id: str, limit: int) -> None:
+        """Assert that the model refuses this limit."""
+        self.assertRaises(exceptions.LimitRefused, self.set_limit, project_id, limit)
+
+    def assert_exceeds(self, project_id: str, *owners: str, amount: int = 1) -> None:
+        """Assert that a reserve is refused, and that the error names these projects, whose limits it would exceed."""
+        with self.assertRaises(exceptions.OverQuota) as refused:
+            self.use(project_id, amount)
+        self.assertEqual(list(owners), [over.project_id for over in refused.exception.overs])
+
+    def test_1_the_children_of_atlas_cannot_get_more(self) -> None:
+        self.assert_not_allowed("physics", 31)
+        self.assert_not_allowed("operations", 71)
+
+    def test_2_either_child_of_physics_can_get_10_more(self) -> None:
+        for project_id in ("higgs", "simulation"):
+            self.set_limit(project_id, 20)
+            self.set_limit(project_id, 10)
+
+    def test_3_the_children_of_operations_cannot_get_more(self) -> None:
+        self.assert_not_allowed("workflow", 41)
+        self.assert_not_allowed("web", 31)
+
+    def test_4_operations_cannot_get_less_than_its_children(self) -> None:
+        self.assert_not_allowed("operations", 50)
+
+    def test_5_a_limit_can_be_below_the_usage(self) -> None:
+        self.set_limit("simulation", 5)
+
+    def test_6_a_full_project_gets_no_more(self) -> None:
+        self.assert_exceeds("simulation", "simulation")
+
+    def test_7_a_full_parent_refuses_and_is_named(self) -> None:
+        self.set_limit("simulation", 5)
+        self.set_limit("physics", 20)
+        self.set_limit("higgs", 15)
+        self.assert_exceeds("higgs", "physics")
+
+    def test_8_what_fits_at_every_level_is_granted(self) -> None:
+        self.assert_exceeds("web", "web", amount=26)
+        self.use("web", 25)
+
+    def test_9_the_usage_afterwards(self) -> None:
+        self.use("web", 25)
+        rows = {row.project_id: row for row in self.quotas.limits.tree(base.ADMIN)}
+        self.assertEqual(30, rows["web"].used)
+        self.assertEqual(60, rows["operations"].hierarchical_usage)
+        self.assertEqual(80, rows["atlas"].hierarchical_usage)
 
 
 class TestChannelPartner(test_project_names.ProjectNamesTestCase):

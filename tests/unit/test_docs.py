@@ -328,17 +328,26 @@ class TestExamples(base.BaseTestCase):
         self.assertIn(line, PAGES["doc/source/contributor/limit-drivers.rst"])
 
     def test_enforcement_model(self) -> None:
-        """CERN's rules run with the model, found by the entry point that the page shows."""
+        """It is found by the entry point that the page shows, and permits twice the limit of the parent, not more."""
         page = PAGES["doc/source/contributor/enforcement-models.rst"]
         [entry] = re.findall(r"(?m)^   cyborg_quota\.policies =\n       (.*)$", page)
         self.install("overbooking", f"[cyborg_quota.policies]\n{entry}\n")
         program = (
-            "import test_overbooking, unittest\n"
-            "suite = unittest.defaultTestLoader.loadTestsFromModule(test_overbooking)\n"
-            "result = suite.run(unittest.TestResult())\n"
-            "print(result.testsRun, result.failures, result.errors, result.skipped)"
+            "import types, cyborg_quota; from oslo_config import cfg\n"
+            "conf = cfg.ConfigOpts(); cyborg_quota.conf.register_opts(conf); conf([])\n"
+            "limits = cyborg_quota.make_engine(conf).limits\n"
+            "admin = types.SimpleNamespace(project_id=None, is_admin=True)\n"
+            "def project(name, limit, *children):\n"
+            "    return {'id': name, 'limits': {'gpu': limit}, 'children': list(children)}\n"
+            "children = project('physics', 130), project('operations', 70)\n"
+            "limits.import_limits(admin, {'projects': [project('atlas', 100, *children)]})\n"
+            "try: limits.set_limit(admin, 'gpu', 71, 'operations')\n"
+            "except cyborg_quota.exceptions.LimitRefused as error: print(error)\n"
         )
-        self.assertEqual("9 [] [] []\n", self.run_python("-c", program))
+        output = self.run_python(
+            "-c", program, OS_LIMITS__DRIVER="database", OS_LIMITS__ENFORCEMENT_MODEL="overbooking"
+        )
+        self.assertIn("the children of atlas would get 201 of gpu; twice its limit is 200", output)
         self.assertLessEqual(len((EXAMPLES / "overbooking.py").read_text().splitlines()), 22)
 
     def test_an_operation(self) -> None:
