@@ -25,7 +25,7 @@ from cyborg_quota.surface.operations import (
     described,
     nullable,
 )
-from cyborg_quota.types.capacity import Inventory, InventoryRecord, Provider
+from cyborg_quota.types.capacity import Inventory
 
 _PROVIDER_COLUMNS: Final = (
     *columns("name", "uuid", schema=NAME),
@@ -64,9 +64,11 @@ _REPORT_COLUMNS: Final = (
 _PROVIDER: Final = Argument("provider", metavar="PROVIDER", help="the provider's name or UUID")
 _OF_PROVIDER: Final = Argument("--provider", metavar="PROVIDER", help="only of this provider: a name or UUID")
 
-
-def _served(name: str, text: str) -> Argument:
-    return Argument(name, action="append", metavar="PROVIDER", help=text, schema={"type": "array", "items": NAME})
+_SERVED: Final[dict[str, Any]] = {
+    "action": "append",
+    "metavar": "PROVIDER",
+    "schema": {"type": "array", "items": NAME},
+}
 
 
 _PROVIDERS: Final = "/v2/quota_providers"
@@ -85,37 +87,27 @@ def _set_provider(
     serves: list[str] | None,
     stop_serving: list[str] | None,
     reason: str | None,
-) -> Provider:
+) -> Any:
     has_pod, has_served, capacity = no_pod or pod is not None, bool(serves or stop_serving), caller.engine.capacity
     if has_pod + has_served + (can_host is not None) != 1:
         raise exceptions.InvalidRequest(
             "Change either the pod of the provider, or whether it is shared, or which providers it serves."
         )
-    given: dict[str, Any] = {"can_host": can_host}
-    change = capacity.set_can_host
     if has_pod:
-        change, given = capacity.set_pod, {"pod": pod}
-    elif has_served:
-        change, given = capacity.set_served, {"add": serves or (), "remove": stop_serving or ()}
-    changed: Provider = change(caller.elevated, provider, **given, reason=reason)
-    return changed
+        return capacity.set_pod(caller.elevated, provider, pod, reason=reason)
+    if has_served:
+        given = {"add": serves or (), "remove": stop_serving or ()}
+        return capacity.set_served(caller.elevated, provider, **given, reason=reason)
+    return capacity.set_can_host(caller.elevated, provider, can_host=can_host, reason=reason)
 
 
 def _set_inventories(
     caller: Any, provider: str, totals: dict[str, int], generation: int | None, reason: str | None, **units: Any
-) -> list[InventoryRecord]:
+) -> Any:
     inventories = {resource: Inventory(total=total, **units) for resource, total in totals.items()}
-    changed: list[InventoryRecord] = caller.engine.capacity.set_inventories(
+    return caller.engine.capacity.set_inventories(
         caller.elevated, provider, inventories, generation=generation, reason=reason
     )
-    return changed
-
-
-def _list_inventories(caller: Any, after: list[str] | None, **given: Any) -> list[InventoryRecord]:
-    records: list[InventoryRecord] = caller.engine.capacity.list_inventories(
-        caller.elevated, after=paging.position(after, None), **given
-    )
-    return records
 
 
 def _remove_inventory(caller: Any, provider: str, resource: str, reason: str | None) -> None:
@@ -235,8 +227,8 @@ OPERATIONS: Final = (
                     help="no shared pool",
                 ),
             ),
-            _served("--serves", "a provider that this shared pool serves; may be repeated"),
-            _served("--stop-serving", "a provider that it serves no longer; may be repeated"),
+            Argument("--serves", help="a provider that this shared pool serves; may be repeated", **_SERVED),
+            Argument("--stop-serving", help="a provider that it serves no longer; may be repeated", **_SERVED),
             arguments.CAPACITY_REASON,
         ),
         _PROVIDER_COLUMNS,
@@ -304,7 +296,9 @@ OPERATIONS: Final = (
     Operation(
         "List the inventories: what exists, what is in use, and what is free.",
         "cyborg-quota inventory list --provider node1",
-        _list_inventories,
+        lambda caller, after, **given: caller.engine.capacity.list_inventories(
+            caller.elevated, after=paging.position(after, None), **given
+        ),
         (_OF_PROVIDER, *paging.paging("provider", "PROVIDER")),
         INVENTORY_COLUMNS,
         words="inventory list",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cyborg_quota import exceptions, policy
 from cyborg_quota.surface import arguments, formats, paging
@@ -27,9 +27,6 @@ from cyborg_quota.surface.operations import (
 )
 from cyborg_quota.types import MAX_AMOUNT
 from cyborg_quota.types.hours import PERIODS, MonthlyUsage
-
-if TYPE_CHECKING:  # the command line's help must not load a database
-    from cyborg_quota.hours.api import BudgetRecord
 
 _NUMBER: Final[Schema] = {"type": "number"}
 
@@ -123,11 +120,6 @@ def _amounts(name: str, text: str, *, least: int = 0, **details: Any) -> Argumen
     )
 
 
-def _show(caller: Any, project_id: str, **page: Any) -> list[BudgetRecord]:
-    records = caller.engine.hours.show_budget(caller.elevated, project_id)
-    return paging.page(records, lambda record: (record.budget.resource, record.budget.resource), **page)
-
-
 # --- the report ---
 
 
@@ -152,7 +144,7 @@ def _report(
     *,
     tree: bool,
     limit: int | None,
-) -> list[MonthlyUsage]:
+) -> Any:
     if not caller.is_host:
         project_id = caller.project_of_list(policy.GET, policy.REPORT)
     if tree and project_id is None:
@@ -161,10 +153,9 @@ def _report(
         raise exceptions.NotAuthorized("report_usage", f"the policy rule {policy.DESCENDANTS}")
     today = datetime.datetime.now(datetime.timezone.utc).date()
     months = (today if text is None else arguments.month(text) for text in (start, until))
-    rows: list[MonthlyUsage] = caller.engine.hours.report(
+    return caller.engine.hours.report(
         caller.elevated, *months, project_id, tree=tree, limit=limit, after=_position(after)
     )
-    return rows
 
 
 def _position(words: list[str] | None) -> tuple[str, str, datetime.date] | None:
@@ -256,7 +247,11 @@ OPERATIONS: Final = (
     Operation(
         "Show the budgets of a project, and what is spent of them (see `budget list`).",
         "cyborg-quota budget show physics",
-        _show,
+        lambda caller, project_id, **page: paging.page(
+            caller.engine.hours.show_budget(caller.elevated, project_id),
+            lambda record: (record.budget.resource, record.budget.resource),
+            **page,
+        ),
         (*_PROJECT, *paging.BY_RESOURCE),
         _BUDGET,
         words="budget show",

@@ -29,7 +29,6 @@ from cyborg_quota.types import (
     SUBJECTS,
     TOTAL,
     UNLIMITED,
-    HistoryEntry,
     LimitOverride,
     RecordedChange,
     Resource,
@@ -178,9 +177,7 @@ _OVERRIDE: Final = (
 def read_overrides(caller: Any, **given: Any) -> tuple[list[LimitOverride], datetime.datetime | None]:
     """The overrides that have not ended, and the time. For users of the REST API, another limit driver has none."""
     try:
-        overrides_and_now: tuple[list[LimitOverride], datetime.datetime | None]
-        overrides_and_now = caller.engine.limits.list_overrides(caller.elevated, **given)
-        return overrides_and_now
+        return caller.engine.limits.list_overrides(caller.elevated, **given)  # type: ignore[no-any-return]
     except exceptions.LimitsReadOnly:
         if caller.is_host:
             raise
@@ -189,11 +186,8 @@ def read_overrides(caller: Any, **given: Any) -> tuple[list[LimitOverride], date
 
 def _overrides(caller: Any, **given: Any) -> Table:
     overrides, now = read_overrides(caller, **given)
-
-    def is_active(override: LimitOverride) -> bool:
-        return now is not None and override.starts_at <= now
-
-    return Table((*_OVERRIDE[:-1], Column("is_active", value=is_active), _OVERRIDE[-1]), overrides)
+    is_active = Column("is_active", value=lambda override: now is not None and override.starts_at <= now)
+    return Table((*_OVERRIDE[:-1], is_active, _OVERRIDE[-1]), overrides)
 
 
 def _cancel(caller: Any, override_id: list[str], project_id: str | None, reason: str | None) -> None:
@@ -218,10 +212,6 @@ def _action(row: Mapping[str, Any]) -> str:
 def _project(row: Mapping[str, Any]) -> str:
     is_limit = row["action"].partition(" (")[0].endswith(" limit")
     return (formats.Default if is_limit else formats.Optional)(row["project_id"]).human_readable()
-
-
-def _resource(row: Mapping[str, Any]) -> str:
-    return str(ResourceKey(row["resource"], row["pod"] or "")) if row["resource"] else ""
 
 
 def _after(row: Mapping[str, Any]) -> str:
@@ -253,7 +243,12 @@ _CHANGE: Final = tuple(
         ),
         Column("project_id", formats.Optional, schema=_OPTIONAL, text=_project),
         Column("provider", formats.Optional),
-        Column("resource", formats.Optional, schema=_OPTIONAL, text=_resource),
+        Column(
+            "resource",
+            formats.Optional,
+            schema=_OPTIONAL,
+            text=lambda row: str(ResourceKey(row["resource"], row["pod"] or "")) if row["resource"] else "",
+        ),
         Column("pod", formats.Optional, schema=_OPTIONAL),
         Column("before", schema=_OPTIONAL, text=lambda row: _value(row["before"], row["after"])),
         Column("after", schema=_OPTIONAL, text=_after),
@@ -263,11 +258,6 @@ _CHANGE: Final = tuple(
         *columns("reason", "user_project_id", "request_id", cell=formats.Optional, schema=_OPTIONAL),
     )
 )
-
-
-def _history(caller: Any, project_id: str | None, user: str | None, **given: Any) -> list[HistoryEntry]:
-    entries: list[HistoryEntry] = caller.engine.limits.history(caller.elevated, project_id, user_id=user, **given)
-    return entries
 
 
 _EDGE: Final = (
@@ -308,10 +298,9 @@ def _default_limits(run: Any) -> Mapping[str, int]:
     if (initial := _root_initial_limit(run.conf.limits)) is not None:
         return dict.fromkeys(run.engine.resources, initial)
     try:
-        defaults: Mapping[str, int] = run.engine.limits.list_defaults(run.context)
+        return run.engine.limits.list_defaults(run.context)  # type: ignore[no-any-return]
     except exceptions.LimitsReadOnly:
         return {}  # the limit driver cannot list them
-    return defaults
 
 
 def _root_initial_limit(options: Any) -> int | None:
@@ -335,10 +324,9 @@ def _limit_source(options: Any, *, is_set: bool) -> str:
     }.get(options.driver, f"[limits] driver {options.driver}")
 
 
-def _create_resource(caller: Any, name: str, **details: Any) -> Resource:
+def _create_resource(caller: Any, name: str, **details: Any) -> Any:
     caller.engine.register_resource(Resource(name, **details))
-    created: Resource = next(resource for resource in caller.engine.list_resources() if resource.name == name)
-    return created
+    return next(resource for resource in caller.engine.list_resources() if resource.name == name)
 
 
 OPERATIONS: Final = (
@@ -503,7 +491,9 @@ OPERATIONS: Final = (
         "cyborg-quota history list --project P --since 30d --long\n"
         "  cyborg-quota history list --subject inventory --provider node1\n"
         "  cyborg-quota history list --since 2026-12-01T08:00Z --until 2026-12-02 -f csv",
-        _history,
+        lambda caller, project_id, user, **given: caller.engine.limits.history(
+            caller.elevated, project_id, user_id=user, **given
+        ),
         (
             Argument("--subject", rest=None, choices=SUBJECTS, help="only changes of this"),
             *arguments.project(),

@@ -27,7 +27,7 @@ from cyborg_quota.surface.operations import (
     part,
 )
 from cyborg_quota.types import MAX_AMOUNT
-from cyborg_quota.types.capacity import POD_STATES, Binding, Pod, PodUsage
+from cyborg_quota.types.capacity import POD_STATES, Pod, PodUsage
 
 _POD: Final = (
     Column("name", schema=NAME),
@@ -51,14 +51,13 @@ _REGION: Final = "the name of its region in the service catalog"
 _ENDPOINT: Final = "CLOUD or CLOUD/REGION of clouds.yaml, to measure it by its Placement"
 
 
-def _change(caller: Any, name: str, affinity: Any, *, no_affinity: bool, no_endpoint: bool, **given: Any) -> Pod:
+def _change(caller: Any, name: str, affinity: Any, *, no_affinity: bool, no_endpoint: bool, **given: Any) -> Any:
     changes = {field: value for field, value in given.items() if value is not None}
     if no_endpoint:
         changes["endpoint"] = None
     if affinity or no_affinity:
         changes["affinity"] = affinity or {}
-    pod: Pod = caller.engine.pods.change(caller.elevated, name, **changes)
-    return pod
+    return caller.engine.pods.change(caller.elevated, name, **changes)
 
 
 # --- measurements ---
@@ -136,15 +135,6 @@ _HISTORY: Final = (
 """The columns of (id, Binding)."""
 _SELECTED: Final = (_PROJECT._replace(cell=None), *_BINDING, *_POD[-2:])
 _TAGS: Final = "a tag that the pod must have; may be repeated (default: a pod without tags)"
-
-
-def _zone(text: str, rest: str = "availability_zone") -> Argument:
-    return Argument("--zone", rest=rest, metavar="ZONE", help=text)
-
-
-def _select(caller: Any, project_id: str, zone: str | None, affinity: Any, deltas: Any) -> Binding:
-    binding: Binding = caller.engine.pods.select(caller.elevated, zone, affinity, deltas or None, project_id)
-    return binding
 
 
 def _end(caller: Any, project_id: str | None, zone: str | None, affinity: Any, in_pod: str | None) -> None:
@@ -273,10 +263,17 @@ OPERATIONS: Final = (
         resources is.
         """,
         "cyborg-quota pod select --project film --zone az1 gpu=2",
-        _select,
+        lambda caller, project_id, zone, affinity, deltas: caller.engine.pods.select(
+            caller.elevated, zone, affinity, deltas or None, project_id
+        ),
         (
             *arguments.project(required=True, rest="select.project_id"),
-            _zone("the availability zone (default: any)", "select.availability_zone"),
+            Argument(
+                "--zone",
+                rest="select.availability_zone",
+                metavar="ZONE",
+                help="the availability zone (default: any)",
+            ),
             affinity(
                 _TAGS,
                 rest="select.affinity",
@@ -313,7 +310,12 @@ OPERATIONS: Final = (
         (
             Argument("name", rest="pod", metavar="POD", help="the name of the pod"),
             *arguments.project(required=True),
-            _zone("that of the pod; bindings in other zones stay (default: they end)"),
+            Argument(
+                "--zone",
+                rest="availability_zone",
+                metavar="ZONE",
+                help="that of the pod; bindings in other zones stay (default: they end)",
+            ),
             affinity(_TAGS),
         ),
         _SELECTED,
@@ -332,7 +334,12 @@ OPERATIONS: Final = (
         _end,
         (
             *arguments.project(),
-            _zone("only the binding in this zone (default: in each zone)"),
+            Argument(
+                "--zone",
+                rest="availability_zone",
+                metavar="ZONE",
+                help="only the binding in this zone (default: in each zone)",
+            ),
             affinity(_TAGS, **_TAGS_IN_QUERY),
             Argument(
                 "--pod",
