@@ -57,9 +57,6 @@ class Limits(Minimums):
     A ``reason`` is one line of text, recorded in the history; it is required if [limits] require_reason is set.
     """
 
-    def _read_totals(self) -> list[TotalLimit]:
-        return self._database.read_synced(tables.read_totals)
-
     # --- limits ---
 
     def set_limit(
@@ -109,8 +106,9 @@ class Limits(Minimums):
         checked = {
             resource: None if limit is None else validation.check_limit(limit) for resource, limit in limits.items()
         }
-        given: Any = {"pod": pod, "generation": generation, "force": force}
-        self._set(context, "set_limits", checked, project_id, reason=reason, **given)
+        self._set(
+            context, "set_limits", checked, project_id, reason=reason, pod=pod, generation=generation, force=force
+        )
 
     @admin_call
     def generation_of(self, context: Context, project_id: str) -> int:
@@ -182,25 +180,19 @@ class Limits(Minimums):
         if project_id is None:
             return self._database.read(lambda connection: tables.read_page(connection, page))
         _, tree = self._path(project_id)
-        own, active = self._own_limits(project_id)
+        own, (live, now) = self._database.read(
+            lambda connection: (
+                tables.of_projects(connection, [project_id]),
+                overrides.read(connection, [project_id]),
+            )
+        )
+        active = {override.resource: override for override in live if now is not None and override.starts_at <= now}
         records = [
-            LimitRecord(project_id, name, in_force, name in own, active.get(name))
+            LimitRecord(project_id, name, in_force, UsageKey(project_id, name) in own, active.get(name))
             for name in sorted({*self._resources.names(), *tree.resources})
             if (in_force := tree.limit(project_id, name)) is not None
         ]
         return validation.select_page(records, page)
-
-    def _own_limits(self, project_id: str) -> tuple[set[str], dict[str, LimitOverride]]:
-        """The resources for which a limit of the project is set, and the overrides that apply now, by resource."""
-
-        def read(connection: Connection) -> tuple[set[str], dict[str, LimitOverride]]:
-            own = {key.resource for key in tables.of_projects(connection, [project_id]) if key.is_whole}
-            live, now = overrides.read(connection, [project_id])
-            return own, {
-                override.resource: override for override in live if now is not None and override.starts_at <= now
-            }
-
-        return self._database.read(read)
 
     @admin_call
     def list_defaults(self, context: Context) -> dict[str, int]:
@@ -351,7 +343,8 @@ class Limits(Minimums):
         """The usage of a project and its ancestors, read in one statement; and their limits. Raises LimitsReadOnly."""
         source = self.require_stored()
         state = self._database.read(lambda connection: path_state.read(connection, project_id))
-        return state, source.tree_of_path(state)
+        parents = dict(zip(state.project_ids, [*state.project_ids[1:], None], strict=True))
+        return state, LimitTree(dict(state.defaults), dict(state.project_limits), parents, source.initial_limits)
 
     @admin_call
     def list_over(self, context: Context) -> list[TreeRow]:
@@ -411,8 +404,7 @@ class Limits(Minimums):
     @admin_call
     def preview_total_limits(self, context: Context, limits: Mapping[str, int]) -> list[RecordedChange]:
         """The changes that ``set`` would make. Writes nothing. Raises the errors of ``set``."""
-        changes = self._changes
-        return changes.apply(Document({}, {}, {}, totals=self._check_totals(limits)), Author(), dry_run=True)
+        return self._changes.apply(Document({}, {}, {}, totals=self._check_totals(limits)), Author(), dry_run=True)
 
     @admin_call
     def unset_total_limits(self, context: Context, resources: Iterable[str], *, reason: str | None = None) -> None:
@@ -424,7 +416,8 @@ class Limits(Minimums):
     @admin_call
     def list_total_limits(self, context: Context) -> list[TotalLimit]:
         """All total limits, by resource. With another limit driver than database, none."""
-        return self._read_totals() if isinstance(self._source, DatabaseLimitDriver) else []
+        is_stored = isinstance(self._source, DatabaseLimitDriver)
+        return self._database.read_synced(tables.read_totals) if is_stored else []
 
     @admin_call
     def count_total_limits_held(self, context: Context, resources: Iterable[str]) -> dict[str, int]:
@@ -441,10 +434,12 @@ class Limits(Minimums):
         if not isinstance(limits, Mapping) or not limits:
             raise exceptions.InvalidRequest("Total limits must map at least one resource to a limit.")
         validation.refuse_unknown(limits, self._resources)
-        for resource, limit in limits.items():
-            rule = f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}"
-            validation.integer(limit, 0, MAX_LIMIT, rule)
-        return {validation.check_name("resource", resource): int(limit) for resource, limit in limits.items()}
+        return {
+            validation.check_name("resource", resource): validation.integer(
+                limit, 0, MAX_LIMIT, f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}"
+            )
+            for resource, limit in limits.items()
+        }
 
     # --- overrides ---
 

@@ -87,23 +87,20 @@ def read_all(database: Database, initial_limits: InitialLimits) -> StoredLimits:
     After _MAX_READS attempts, changes wait until all is read.
     """
 
-    def read(connection: Connection) -> StoredLimits:
+    def read(connection: Connection) -> tuple[StoredLimits, bool]:
+        before = change_log.generation(connection)
         tree = LimitTree(*tables.read_limits(connection), initial_limits)
         live, _ = overrides.read(connection)
         minimums = {key: row.minimum for key, row in usages.keeping(connection).items() if row.minimum}
-        return StoredLimits(tree, live, tables.read_totals(connection), minimums)
-
-    def attempt(connection: Connection) -> tuple[StoredLimits, bool]:
-        before = change_log.generation(connection)
-        limits = read(connection)
-        return limits, change_log.generation(connection) == before
+        stored = StoredLimits(tree, live, tables.read_totals(connection), minimums)
+        return stored, change_log.generation(connection) == before
 
     def serialized(connection: Connection) -> StoredLimits:
         change_log.serialize(connection)
-        return read(connection)
+        return read(connection)[0]
 
     for _ in range(_MAX_READS):
-        limits, is_unchanged = database.read(attempt)
+        limits, is_unchanged = database.read(read)
         if is_unchanged:
             return limits
     return database.write(serialized)
@@ -117,6 +114,7 @@ class LimitChanges:
         self._tree = tree
         self._limits = limits
         self._history = history
+        self._refuse_move: moves.Refuse = functools.partial(minimum_rules.refuse_move, limits)
 
     # --- limits of projects ---
 
@@ -306,10 +304,6 @@ class LimitChanges:
 
         self._tree.set_parents({project_id: parent_id}, author, check, refuse=self._refuse_move)
 
-    @property
-    def _refuse_move(self) -> moves.Refuse:
-        return functools.partial(minimum_rules.refuse_move, self._limits)
-
     def remove(self, project_id: str, author: Author) -> None:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
 
@@ -373,8 +367,9 @@ class LimitChanges:
             now, generation = overrides.now(connection), change_log.generation(connection)
             planned, changes = plan(before, live, now, wanted, generation)
             # A limit that stays as it is may name a pod that was removed: what was exported can be imported again.
-            names = {change.pod for change in changes if change.pod is not None and change.after is not None}
-            pods.require(connection, sorted(names))
+            pods.require(
+                connection, sorted({change.pod for change in changes if change.pod and change.after is not None})
+            )
             check_number(planned.overrides, planned.overrides[len(live) :])
             reasons = self._problems(connection, Timeline(before, live, now), planned, changes, force=force)
             following, problems = minimum_rules.plan_import(connection, before.parents, planned, wanted, self._limits)
@@ -588,7 +583,12 @@ def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterabl
     """The violations of the enforcement model and of MAX_DEPTH by these changes, now or in the future; each once."""
     tree = after.tree
     placed = {change.project_id for change in changes if change.resource is None and change.project_id is not None}
-    reasons = _too_deep(tree, placed)
+    reasons = [
+        Violation(_LEVELS, path[1], project_id, {"level": MAX_DEPTH + 1, "most": MAX_DEPTH}, above=path[2])
+        for project_id in (tree.projects if placed else ())
+        for path in [tree.path(project_id)]
+        if len(path) == MAX_DEPTH + 1 and not placed.isdisjoint(path)
+    ]
     affected = placed | {child for project_id in placed for child in tree.children_of.get(project_id, ())}
     keys = after.keys
     reasons += timeline.problems(limits.model, after, affected, keys)
@@ -602,18 +602,6 @@ def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterabl
         if left:
             reasons += timeline.problems(limits.model, after, left, [key])
     return list({str(violation): violation for violation in reasons}.values())
-
-
-def _too_deep(after: LimitTree, placed: set[str]) -> list[Violation]:
-    if not placed:
-        return []
-    problems = []
-    for project_id in after.projects:
-        path = after.path(project_id)
-        if len(path) == MAX_DEPTH + 1 and not placed.isdisjoint(path):
-            figures = {"level": MAX_DEPTH + 1, "most": MAX_DEPTH}
-            problems.append(Violation(_LEVELS, path[1], project_id, figures, above=path[2]))
-    return problems
 
 
 def find_moves(database: Database, limits: LimitDriver, wanted: Mapping[str, str | None]) -> list[RecordedChange]:

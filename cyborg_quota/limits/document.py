@@ -278,11 +278,6 @@ def _override(location: str, entry: Mapping[str, Any], project_id: str) -> NewOv
     return NewOverride(project_id, entry["resource"], entry["limit"], starts_at, until, entry.get("reason"))
 
 
-def is_reason(text: str) -> bool:
-    """Whether the text can be the reason of a change."""
-    return 0 < len(text.strip()) <= MAX_REASON_CHARS and validation.has_only_printable(text)
-
-
 def _moment(location: str, value: object) -> datetime.datetime:
     """A time of a document as naive UTC. A date is its midnight. Text is parsed as ISO 8601."""
     moment = value
@@ -328,23 +323,25 @@ def _validators() -> dict[str, Any]:
     """A validator for each definition. Created at the first use: the import of jsonschema takes 0.1 s."""
     import jsonschema
 
-    def is_integer(_checker: object, value: object) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool)
-
     def check_type(validator: Any, types: Any, value: object, _schema: object) -> Iterator[Any]:
         """As jsonschema's own, which would put the whole value into its message."""
         if not any(validator.is_type(value, kind) for kind in ([types] if isinstance(types, str) else types)):
             yield jsonschema.ValidationError("type")
 
-    def is_name(value: object) -> bool:
-        return not isinstance(value, str) or bool(validation.check_name("name", value))
+    def is_reason(value: object) -> bool:
+        is_text = isinstance(value, str) and validation.has_only_printable(value)
+        return value is None or (is_text and 0 < len(str(value).strip()) <= MAX_REASON_CHARS)
 
     formats = jsonschema.FormatChecker(formats=())
-    formats.checks(NAME_FORMAT, raises=exceptions.InvalidName)(is_name)
-    formats.checks(REASON_FORMAT)(lambda value: value is None or (isinstance(value, str) and is_reason(value)))
+    formats.checks(NAME_FORMAT, raises=exceptions.InvalidName)(
+        lambda value: not isinstance(value, str) or bool(validation.check_name("name", value))
+    )
+    formats.checks(REASON_FORMAT)(is_reason)
     base: Any = jsonschema.Draft202012Validator
     extend: Any = jsonschema.validators.extend
-    types = base.TYPE_CHECKER.redefine("integer", is_integer)
+    types = base.TYPE_CHECKER.redefine(
+        "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
+    )
     validator = extend(base, {"type": check_type}, type_checker=types)
     definitions = {"document": SCHEMA, "project": SCHEMA["$defs"]["project"]}
     return {name: validator(schema, format_checker=formats) for name, schema in definitions.items()}
@@ -389,10 +386,12 @@ def write(
     """The document of everything that is set, and of the whole tree. ``live``: the overrides that have not ended."""
     kept = grouped((minimums or {}).items(), lambda item: item[0].project_id)
     limits: dict[str, dict[str, int]] = {}
-    spans = {
-        name: list(map(_written, overrides))
-        for name, overrides in grouped(live, lambda override: override.project_id).items()
-    }
+    spans: dict[str, list[dict[str, Any]]] = {}
+    for override in live:
+        span = {"from": f"{override.starts_at.isoformat()}Z", "until": f"{override.until.isoformat()}Z"}
+        reason = {} if override.reason is None else {"reason": override.reason}
+        written = {"resource": override.resource, "limit": override.limit, **span, **reason}
+        spans.setdefault(override.project_id, []).append(written)
     pods: dict[str, dict[str, dict[str, int]]] = {}
     for (project_id, pod, resource), limit in sorted(
         ((key.project_id, key.pod, key.resource), limit) for key, limit in tree.project_limits.items()
@@ -414,12 +413,6 @@ def write(
     tops = [*tree.roots, *sorted(spans.keys() - set(tree.projects))]  # (those are not in the tree and have no limit)
     top = {"total": {total.resource: total.limit for total in totals}} if totals else {}
     return {**top, "defaults": dict(sorted(tree.defaults.items())), "projects": [entry(top) for top in tops]}
-
-
-def _written(override: LimitOverride) -> dict[str, Any]:
-    span = {"from": f"{override.starts_at.isoformat()}Z", "until": f"{override.until.isoformat()}Z"}
-    reason = {} if override.reason is None else {"reason": override.reason}
-    return {"resource": override.resource, "limit": override.limit, **span, **reason}
 
 
 def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[RecordedChange]]:

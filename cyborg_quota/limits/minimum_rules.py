@@ -37,9 +37,7 @@ _ABOVE_LIMIT: Final = "the minimum of {child} in {key} would be {minimum}; its l
 _NOT_KEPT: Final = (
     "{parent} can keep {room} more {key}: limit {limit}, used {used}, promised {promised}, needed {needed}"
 )
-_NOT_KEPT_IN_TOTAL: Final = _NOT_KEPT.replace("{parent}", "all projects together")
 _NOT_KEPT_HIDDEN: Final = "{parent} cannot keep {needed} more {key}"
-_NOT_KEPT_IN_TOTAL_HIDDEN: Final = _NOT_KEPT_HIDDEN.replace("{parent}", "all projects together")
 _BELOW_MINIMUM: Final = "the limit of {child} in {key} would be {limit}; its minimum is {minimum}"
 _BELOW_PROMISED: Final = (
     "the limit of {child} in {key} would be {limit}; {used} are used there, "
@@ -88,9 +86,8 @@ def not_kept(growth: minimums.Growth, limits: Limits, path: Sequence[str]) -> li
             continue
         figures = {"key": key.resource_key, "limit": limit, "used": row.subtree, "promised": row.promised}
         figures |= {"room": max(0, limit - row.counted), "needed": needed}
-        kind, hidden = _NOT_KEPT, _NOT_KEPT_HIDDEN
-        if key.project_id == TOTAL:
-            kind, hidden = _NOT_KEPT_IN_TOTAL, _NOT_KEPT_IN_TOTAL_HIDDEN
+        owner = "all projects together" if key.project_id == TOTAL else "{parent}"
+        kind, hidden = (text.replace("{parent}", owner) for text in (_NOT_KEPT, _NOT_KEPT_HIDDEN))
         above = parents.get(key.project_id)
         violations.append(Violation(kind, key.project_id, None, figures, above=above, hidden=hidden))
     return violations

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import abc
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
@@ -75,24 +76,19 @@ class StrictHierarchy(EnforcementModel):
         parents = set(projects) | {
             parent for project_id in projects if (parent := tree.parents.get(project_id)) is not None
         }
-        return [
-            problem
-            for parent in sorted(parents)
-            for key in sorted(keys)
-            for problem in self._problems_of_children(tree, parent, key)
-        ]
-
-    def _problems_of_children(self, tree: LimitTree, parent: str, key: ResourceKey) -> list[Violation]:
-        children = tree.children_of.get(parent, ())
-        parent_limit = tree.limit(parent, *key)
-        if not children or parent_limit is None or parent_limit == UNLIMITED:
-            return []
-        limits = {child: tree.limit(child, *key) for child in children}
-        figures = {"key": key, "limit": parent_limit}
-        problems = [Violation(_UNLIMITED, parent, child, figures) for child in children if limits[child] == UNLIMITED]
-        total = sum(limit for limit in limits.values() if limit is not None and limit != UNLIMITED)
-        if total > parent_limit:
-            problems.append(Violation(_SUM, parent, None, {**figures, "total": total}))
+        problems = []
+        for parent, key in itertools.product(sorted(parents), sorted(keys)):
+            children, parent_limit = tree.children_of.get(parent, ()), tree.limit(parent, *key)
+            if not children or parent_limit is None or parent_limit == UNLIMITED:
+                continue
+            limits = {child: tree.limit(child, *key) for child in children}
+            figures = {"key": key, "limit": parent_limit}
+            problems += [
+                Violation(_UNLIMITED, parent, child, figures) for child in children if limits[child] == UNLIMITED
+            ]
+            total = sum(limit for limit in limits.values() if limit is not None and limit != UNLIMITED)
+            if total > parent_limit:
+                problems.append(Violation(_SUM, parent, None, {**figures, "total": total}))
         return problems
 
 
@@ -112,13 +108,11 @@ class StrictTwoLevel(EnforcementModel):
             if parent_id is not None:
                 pairs.add((parent_id, project_id))
             pairs |= {(project_id, child) for child in tree.children_of.get(project_id, ())}
-        for parent, child in sorted(pairs):
-            for key in sorted(keys):
-                parent_limit, limit = tree.limit(parent, *key), tree.limit(child, *key)
-                if parent_limit is None or parent_limit == UNLIMITED or limit is None:
-                    continue
-                if limit == UNLIMITED or limit > parent_limit:
-                    shown = "unlimited" if limit == UNLIMITED else limit
-                    figures = {"key": key, "limit": parent_limit, "given": shown}
-                    problems.append(Violation(_EXCEEDED, parent, child, figures))
+        for (parent, child), key in itertools.product(sorted(pairs), sorted(keys)):
+            parent_limit, limit = tree.limit(parent, *key), tree.limit(child, *key)
+            if parent_limit is None or parent_limit == UNLIMITED or limit is None:
+                continue
+            if limit == UNLIMITED or limit > parent_limit:
+                figures = {"key": key, "limit": parent_limit, "given": "unlimited" if limit == UNLIMITED else limit}
+                problems.append(Violation(_EXCEEDED, parent, child, figures))
         return problems

@@ -114,24 +114,20 @@ class Projects(Subject):
         is_admin = validation.is_admin(context)
         if not is_admin and (parent_id is None or not self._authority.permits(policy.ADD_CHILD, context, parent_id)):
             raise exceptions.NotAuthorized("add_project", f"a context that {policy.ADD_CHILD} allows")
-        if not is_admin:
-            self._require_child(validation.check_name("project_id", project_id), parent_id)
+        if not is_admin:  # Keystone decides, so that nobody takes the projects of others.
+            project_id = validation.check_name("project_id", project_id)
+            if self._directory is None:
+                raise exceptions.NotAuthorized(
+                    "add_project",
+                    "an admin's context, because the service has no credentials for Keystone ([oslo_limit])",
+                )
+            project = self._directory().get(project_id)
+            # (The error is the same for a project that Keystone has elsewhere and one that it does not have: I8.)
+            if project is None or project.parent_id != parent_id:
+                raise exceptions.ProjectRefused(
+                    project_id, f"is not below {parent_id} in Keystone; only an admin can add it"
+                )
         self._set_parent(context, project_id, parent_id, reason, is_new=True, is_unknown=not is_admin)
-
-    def _require_child(self, project_id: str, parent_id: str | None) -> None:
-        """Raise ProjectRefused unless Keystone has the project below this parent, so that nobody takes those of others.
-
-        The error is the same for a project that Keystone has elsewhere and one that it does not have (I8).
-        """
-        if self._directory is None:
-            raise exceptions.NotAuthorized(
-                "add_project", "an admin's context, because the service has no credentials for Keystone ([oslo_limit])"
-            )
-        project = self._directory().get(project_id)
-        if project is None or project.parent_id != parent_id:
-            raise exceptions.ProjectRefused(
-                project_id, f"is not below {parent_id} in Keystone; only an admin can add it"
-            )
 
     @admin_call
     def require_project(self, context: Context, project_id: str) -> None:
@@ -192,12 +188,11 @@ class Projects(Subject):
 
     def _holders(self, after: str, count: int, which: Sequence[tables.Condition]) -> tuple[list[str], str | None]:
         """See list_holders. ``which``: tables.HOLDING or tables.COUNTING."""
-        if after != "":
-            after = validation.check_name("after", after)
-        maximum = min(
-            validation.integer(count, 1, None, "The count must be an integer of at least 1"), MAX_LISTED_PROJECTS
+        first = after if after == "" else validation.check_name("after", after)
+        maximum = validation.integer(count, 1, None, "The count must be an integer of at least 1")
+        return self._database.read(
+            lambda connection: tables.holders(connection, first, min(maximum, MAX_LISTED_PROJECTS), which)
         )
-        return self._database.read(lambda connection: tables.holders(connection, after, maximum, which))
 
     @admin_call
     def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:

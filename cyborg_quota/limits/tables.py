@@ -230,12 +230,30 @@ def holders(
 
     Also returns the project after which the next ones begin; None: there are no more. There may be fewer than
     ``count``: it reads the projects that have rows in batches, and not more than MAX_BATCHES.
+
+    SELECT project_id FROM (SELECT DISTINCT project_id FROM quota_usages WHERE project_id > :after ORDER BY project_id
+    LIMIT :count) UNION SELECT ... (the same of project_limits) UNION SELECT ... (the same of limit_overrides)
+    ORDER BY project_id LIMIT :count
     """
     names: list[str] = []
     size = max(count, BATCH_PROJECTS)
     for _ in range(MAX_BATCHES):
-        known = connection.execute(_known_after(after, size, which)).scalars().all()
-        fulfilling = set(connection.execute(_fulfilling(after, known[-1], which)).scalars()) if known else set()
+        parts = [paging.first_projects(column, after, size).subquery() for column, _ in which]
+        union = sa.union(*(sa.select(part.c.project_id) for part in parts)).subquery()
+        first = sa.select(union.c.project_id).order_by(union.c.project_id).limit(size)
+        known = connection.execute(first).scalars().all()
+        if not known:
+            return names, None
+        fulfilling = set(
+            connection.execute(
+                sa.union(
+                    *(
+                        sa.select(column).where(column > after, column <= known[-1], condition)
+                        for column, condition in which
+                    )
+                )
+            ).scalars()
+        )
         names += [project_id for project_id in known if project_id in fulfilling]
         if len(names) > count:
             return names[:count], names[count - 1]
@@ -243,25 +261,6 @@ def holders(
             return names, None
         after = known[-1]
     return names, after
-
-
-def _known_after(after: str, count: int, which: Sequence[Condition]) -> sa.Select[Any]:
-    """The first projects that have rows, sorted.
-
-    SELECT project_id FROM (SELECT DISTINCT project_id FROM quota_usages WHERE project_id > :after ORDER BY project_id
-    LIMIT :count) UNION SELECT ... (the same of project_limits) UNION SELECT ... (the same of limit_overrides)
-    ORDER BY project_id LIMIT :count
-    """
-    parts = [paging.first_projects(column, after, count).subquery() for column, _ in which]
-    union = sa.union(*(sa.select(part.c.project_id) for part in parts)).subquery()
-    return sa.select(union.c.project_id).order_by(union.c.project_id).limit(count)
-
-
-def _fulfilling(after: str, last: str, which: Sequence[Condition]) -> sa.CompoundSelect[Any]:
-    """The projects after one, up to another, of which a row fulfils a condition."""
-    return sa.union(
-        *(sa.select(column).where(column > after, column <= last, condition) for column, condition in which)
-    )
 
 
 def holdings(connection: Connection, project_ids: Collection[str]) -> list[Holding]:

@@ -12,7 +12,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.conf import plugins
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger import limit_source as base
-from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
+from cyborg_quota.limits.limit_tree import InitialLimits, effective
 from cyborg_quota.limits.models import EnforcementModel
 from cyborg_quota.types import TOTAL, UNLIMITED, ActiveOverride, Constraint, UsageKey
 
@@ -90,8 +90,3 @@ class DatabaseLimitDriver(base.LimitDriver):
                     until, self.limit_if_missing if otherwise is None else otherwise
                 )
         return active_overrides
-
-    def tree_of_path(self, state: PathState) -> LimitTree:
-        """The limits of a project and its ancestors."""
-        parents = dict(zip(state.project_ids, [*state.project_ids[1:], None], strict=True))
-        return LimitTree(dict(state.defaults), dict(state.project_limits), parents, self.initial_limits)

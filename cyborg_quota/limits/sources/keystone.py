@@ -56,10 +56,6 @@ class _Level(NamedTuple):
     limits: Limits
     has_defaults: bool = True
 
-    def constraint(self, resource: str, name: str, default: RegisteredLimit) -> Constraint:
-        limit = self.limits.get((name, default.region_id), default.default if self.has_defaults else UNLIMITED)
-        return Constraint(self.owner, resource, limit, self.scope)
-
 
 class KeystoneLimitDriver(base.LimitDriver):
     """Enforces Keystone's registered limits, project limits and domain limits.
@@ -182,7 +178,11 @@ class KeystoneLimitDriver(base.LimitDriver):
                 path_limits.append(base.PathLimits([], dict.fromkeys(resources, project_id), error or unknown))
                 continue
             constraints = [
-                level.constraint(resource, *named) for level in levels for resource, named in defaults.items()
+                Constraint(
+                    owner, resource, limits.get((name, region_id), default if has_defaults else UNLIMITED), scope
+                )
+                for owner, scope, limits, has_defaults in levels
+                for resource, (name, (default, region_id)) in defaults.items()
             ]
             path_limits.append(base.PathLimits(constraints, dict.fromkeys(missing, project_id), error))
         return path_limits

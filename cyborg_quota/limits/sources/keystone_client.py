@@ -259,18 +259,16 @@ class KeystoneClient:
                 )
             endpoint = body["endpoint"]
         else:
-            endpoint = self._endpoint_by_type()
+            query = {name: endpoint_option(self._conf, f"service_{name}") for name in ("type", "name")}
+            service = _only("services", self._list("services", **query), query)
+            place = {
+                "interface": (endpoint_option(self._conf, "interface") or "public").removesuffix("URL"),
+                "region_id": endpoint_option(self._conf, "region_name"),
+            }
+            endpoints = self._list("endpoints", service_id=service["id"], **place)
+            endpoint = _only("endpoints", endpoints, {**query, **place})
         self._check_sees_all()
         return Service(endpoint["service_id"], endpoint.get("region_id"))
-
-    def _endpoint_by_type(self) -> dict[str, Any]:
-        query = {name: endpoint_option(self._conf, f"service_{name}") for name in ("type", "name")}
-        service = _only("services", self._list("services", **query), query)
-        place = {
-            "interface": (endpoint_option(self._conf, "interface") or "public").removesuffix("URL"),
-            "region_id": endpoint_option(self._conf, "region_name"),
-        }
-        return _only("endpoints", self._list("endpoints", service_id=service["id"], **place), {**query, **place})
 
     @_reading("the enforcement model")
     def model(self) -> str:
