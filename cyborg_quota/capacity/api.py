@@ -103,7 +103,7 @@ class Capacity(Subject):
                 raise exceptions.ProviderExists(provider.name)
             resource_providers.insert(connection, provider, parent_id)
             added = self._find(connection, provider.uuid).provider
-            return added, [_provider_change("add provider", added, None, _provider_values(added))]
+            return added, [_provider_change(None, added)]
 
         try:
             return self._change(author, work)
@@ -136,8 +136,7 @@ class Capacity(Subject):
 
         Raises ProviderNotFound, PodNotFound, ProviderInUse.
         """
-        name, checked = validation.check_name("provider", provider), validation.optional_name("pod", pod)
-        return self._set_provider(name, validation.author_of(context, reason), pod=checked)
+        return self._set_provider(context, provider, reason, pod=validation.optional_name("pod", pod))
 
     @admin_call
     def set_can_host(self, context: Context, provider: str, *, can_host: bool, reason: str | None = None) -> Provider:
@@ -145,8 +144,7 @@ class Capacity(Subject):
 
         Raises ProviderNotFound.
         """
-        name, author = validation.check_name("provider", provider), validation.author_of(context, reason)
-        return self._set_provider(name, author, can_host=bool(can_host))
+        return self._set_provider(context, provider, reason, can_host=bool(can_host))
 
     @admin_call
     def set_served(
@@ -179,14 +177,14 @@ class Capacity(Subject):
                 if served in added:
                     _check_served(before, pool)
                 resource_providers.set_served_by(connection, served_id, pool_id if served in added else None)
-                after = self._find(connection, before.uuid).provider
-                values = _provider_values(before), _provider_values(after)
-                changes.append(_provider_change("set provider", before, *values))
+                changes.append(_provider_change(before, self._find(connection, before.uuid).provider))
             return self._find(connection, pool.uuid).provider, changes
 
         return self._change(author, work)
 
-    def _set_provider(self, name: str, author: Author, **values: Any) -> Provider:
+    def _set_provider(self, context: Context, provider: str, reason: str | None, **values: Any) -> Provider:
+        name, author = validation.check_name("provider", provider), validation.author_of(context, reason)
+
         def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
             if values.get("pod") is not None:
                 pod_names.lock(connection, values["pod"])
@@ -204,7 +202,7 @@ class Capacity(Subject):
                     inventory_rows.renew(connection, provider_id)
                 resource_providers.update(connection, provider_id, changed)
             after = self._find(connection, before.uuid).provider
-            return after, [_provider_change("set provider", before, _provider_values(before), _provider_values(after))]
+            return after, [_provider_change(before, after)]
 
         return self._change(author, work)
 
@@ -231,7 +229,7 @@ class Capacity(Subject):
                 )
             removed = _remove_inventories(connection, provider_id, present)
             resource_providers.delete(connection, provider_id)
-            return None, [*removed, _provider_change("remove provider", present, _provider_values(present), None)]
+            return None, [*removed, _provider_change(present, None)]
 
         self._change(validation.author_of(context, reason), work)
 
@@ -379,13 +377,15 @@ class Capacity(Subject):
         only this one. Raises ProviderNotFound, MarkerNotFound.
         """
         name = validation.optional_name("provider", provider)
-        which = {"after": validation.optional_name("marker", after)}
-        which["resource"] = validation.optional_name("resource", resource)
-        maximum = validation.row_limit(limit)
+        which: Any = {
+            "after": validation.optional_name("marker", after),
+            "resource": validation.optional_name("resource", resource),
+            "limit": validation.row_limit(limit),
+        }
 
         def work(connection: Connection) -> list[Allocation]:
             provider_id = None if name is None else self._find(connection, name).id
-            return history.list_allocations(connection, provider_id, limit=maximum, **which)
+            return history.list_allocations(connection, provider_id, **which)
 
         return self._untimed.read_synced(work)
 
@@ -509,29 +509,14 @@ def _remove_inventories(
     return [_inventory_change(provider, record, None) for record in records.values()]
 
 
-def _provider_values(provider: Provider) -> Value:
-    """What the history has of a provider."""
-    return {
-        "name": provider.name,
-        "parent": provider.parent,
-        "can_host": provider.can_host,
-        "pod": provider.pod,
-        "served_by": provider.served_by,
-    }
-
-
-def _inventory_values(record: InventoryRecord | None) -> Value:
-    """What the history has of an inventory. None: it does not exist."""
+def _values(record: Provider | InventoryRecord | None) -> Value:
+    """What the history has of a provider or an inventory. None: it does not exist."""
     if record is None:
         return None
-    return {
-        "total": record.total,
-        "reserved": record.reserved,
-        "min_unit": record.min_unit,
-        "max_unit": record.max_unit,
-        "step_size": record.step_size,
-        "allocation_ratio": str(record.allocation_ratio),
-    }
+    if isinstance(record, Provider):
+        return {name: getattr(record, name) for name in ("name", "parent", "can_host", "pod", "served_by")}
+    units_of = {name: getattr(record, name) for name in ("total", "reserved", "min_unit", "max_unit", "step_size")}
+    return {**units_of, "allocation_ratio": str(record.allocation_ratio)}
 
 
 def _check_served(provider: Provider, pool: Provider) -> None:
@@ -550,8 +535,11 @@ def _pod_text(provider: Provider) -> str:
     return "no pod" if provider.pod is None else f"pod {provider.pod}"
 
 
-def _provider_change(action: str, provider: Provider, before: Value, after: Value) -> RecordedChange:
-    return RecordedChange(action, None, None, before, after, provider=provider.name, provider_uuid=provider.uuid)
+def _provider_change(before: Provider | None, after: Provider | None) -> RecordedChange:
+    provider: Any = before or after
+    verb = "set" if before and after else "add" if before is None else "remove"
+    values = _values(before), _values(after)
+    return RecordedChange(f"{verb} provider", None, None, *values, provider=provider.name, provider_uuid=provider.uuid)
 
 
 def _inventory_change(
@@ -559,7 +547,7 @@ def _inventory_change(
 ) -> RecordedChange:
     resource = (after or before).resource  # type: ignore[union-attr]
     action = "remove inventory" if after is None else "set inventory"
-    values = _inventory_values(before), _inventory_values(after)
+    values = _values(before), _values(after)
     return RecordedChange(action, None, resource, *values, provider=provider.name, provider_uuid=provider.uuid)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import heapq
+import math
 import random
 import time
 from collections import Counter
@@ -23,7 +24,7 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, units
 from cyborg_quota.capacity import tables
 from cyborg_quota.capacity.selection import BestFit, ProviderSelection
-from cyborg_quota.capacity.tables import Candidate, Share
+from cyborg_quota.capacity.tables import Candidate
 from cyborg_quota.conf import plugins
 from cyborg_quota.db import inventories, resource_providers
 from cyborg_quota.db.database import Connection, Database
@@ -104,15 +105,11 @@ class CapacityEnforcer(Enforcer):
 
     def place_named(self, connection: Connection, named: Sequence[PendingClaim]) -> None:
         """Read the providers and the inventories that claims name. Raises ProviderNotFound."""
-        ids = self._ids_of(connection, named)
+        providers = find_providers(self._database, connection, _names(named))
+        ids = {name: stored.id for name, stored in providers.items()}
         locations = inventories.locations_of(connection, _keys(named, ids))
         self._cache.remember(ids, locations)
         _choose_named(named, ids, locations)
-
-    def _ids_of(self, connection: Connection, named: Iterable[PendingClaim]) -> dict[str, int]:
-        """The ids of the providers that these claims name. Raises ProviderNotFound."""
-        providers = find_providers(self._database, connection, _names(named))
-        return {name: stored.id for name, stored in providers.items()}
 
     def choose_providers(
         self,
@@ -166,14 +163,14 @@ class CapacityEnforcer(Enforcer):
         tried: Collection[int],
         *,
         pod: str | None,
-        share: Share | None = None,
+        share: Candidate | None = None,
     ) -> None:
         """Place as many claims as fit, the last one first, and remove them. ``share``: what they take from a pool."""
         limit = _CANDIDATES + len(waiting) + len(tried)
         while waiting:
             amounts, avoided = waiting[-1].claim.deltas, taken.full_pods(waiting[-1])
             if share is not None and (
-                share.pool_id in tried or share.pod in avoided or not _fits(taken.left(share.pool), amounts)
+                share.provider_id in tried or share.pod in avoided or not _fits(taken.left(share), amounts)
             ):
                 return
             candidates = tables.find_candidates(
@@ -311,12 +308,15 @@ class CapacityEnforcer(Enforcer):
 
     def _violations(self, connection: Connection, named: Sequence[PendingClaim]) -> list[CapacityOver]:
         """The reasons why claims with a named provider do not fit; each once."""
-        ids = self._ids_of(connection, named)
-        amounts = [(item.named[delta[0]], *delta) for item in named for delta in item.claim.deltas.items()]
+        providers = find_providers(self._database, connection, _names(named))
+        wanted = [
+            (item.named[resource], InventoryKey(providers[item.named[resource]].id, resource), amount)
+            for item in named
+            for resource, amount in item.claim.deltas.items()
+        ]
         totals: Counter[InventoryKey] = Counter()
-        for name, resource, amount in amounts:
-            totals[InventoryKey(ids[name], resource)] += amount
-        wanted = [(name, InventoryKey(ids[name], resource), amount) for name, resource, amount in amounts]
+        for _, key, amount in wanted:
+            totals[key] += amount
         return _find_overs(connection, [(*claim, totals[claim[1]]) for claim in wanted], is_limited=named[0].is_limited)
 
     def explain_resize(self, request: ResizeRequest, rows: Sequence[Row]) -> None:
@@ -376,13 +376,10 @@ class ProviderCache:
     def provider_ids(self, names: Collection[str]) -> dict[str, int] | None:
         """The ids of the providers with these names or UUIDs; None unless all of them are cached."""
         oldest = time.monotonic() - _MAX_CACHED_SECONDS
-        ids = {}
-        for name in names:
-            entry = self._providers.get(name)
-            if entry is None or entry[1] < oldest:
-                return None
-            ids[name] = entry[0]
-        return ids
+        entries = {name: self._providers.get(name, (0, -math.inf)) for name in names}
+        if any(read_at < oldest for _, read_at in entries.values()):
+            return None
+        return {name: provider_id for name, (provider_id, _) in entries.items()}
 
     def locations(self, keys: Collection[InventoryKey]) -> dict[InventoryKey, InventoryLocation] | None:
         """These inventories; None unless all of them are cached."""
@@ -392,10 +389,9 @@ class ProviderCache:
 
     def remember(self, providers: Mapping[str, int], inventories: Mapping[InventoryKey, InventoryLocation]) -> None:
         """Store what was just read."""
-        if len(self._providers) > _MAX_CACHED:
-            self._providers.clear()
-        if len(self._inventories) > _MAX_CACHED:
-            self._inventories.clear()
+        for cached in (self._providers, self._inventories):
+            if len(cached) > _MAX_CACHED:
+                cached.clear()
         now = time.monotonic()
         self._providers.update({name: (provider_id, now) for name, provider_id in providers.items()})
         self._inventories.update(inventories)

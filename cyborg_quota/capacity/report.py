@@ -70,6 +70,8 @@ def _report(
     records = list(records)
     free = [max(record.free, 0) for record in records]
     own = {key: limit for key, limit in limits.items() if key[1] == resource}
+    sum_of_limits = UNLIMITED if UNLIMITED in own.values() else sum(own.values())
+    total_limit = UNLIMITED if total is None else total.limit
     return ResourceReport(
         resource=resource,
         providers=len(records),
@@ -80,17 +82,9 @@ def _report(
         used_elsewhere=sum(record.used_elsewhere for record in records),
         free=sum(free),
         largest_free=max(free, default=0),
-        promised=_promised(own.values(), total),
+        promised=min((limit for limit in (sum_of_limits, total_limit) if limit != UNLIMITED), default=UNLIMITED),
         not_served=tuple(_not_served(resource, own, usage, sum(free), total)),
     )
-
-
-def _promised(limits: Collection[int], total: TotalLimit | None) -> int:
-    """The sum of the limits of the tops, but at most a total limit."""
-    promised = UNLIMITED if UNLIMITED in limits else sum(limits)
-    if total is None or total.limit == UNLIMITED:
-        return promised
-    return total.limit if promised == UNLIMITED else min(promised, total.limit)
 
 
 def _not_served(

@@ -46,7 +46,8 @@ _STARTS: Final = 2**20
 class Candidate(NamedTuple):
     """A provider that fits a claim: its id, by resource the id of the inventory and what is free there, its pod.
 
-    ``pool_id``: the shared pool from which the resources of ``shared`` are taken.
+    ``pool_id``: the shared pool from which the resources of ``shared`` are taken. A *share* is a candidate that is a
+    shared pool, with the resources that it gives to those providers that it serves and that have no inventory of them.
     """
 
     provider_id: int
@@ -59,32 +60,6 @@ class Candidate(NamedTuple):
     def key(self, resource: str) -> InventoryKey:
         """The inventory from which a resource is taken."""
         return InventoryKey(self.pool_id if resource in self.shared else self.provider_id, resource)
-
-
-class Share(NamedTuple):
-    """What a shared pool gives to the providers that it serves and that have no inventory of these resources.
-
-    By resource, the id of the inventory of the pool, and what is free there.
-    """
-
-    pool_id: int
-    pod: str | None
-    inventory_ids: dict[str, int]
-    free: dict[str, int]
-
-    @property
-    def pool(self) -> Candidate:
-        """The pool itself, with these resources alone."""
-        return Candidate(self.pool_id, self.inventory_ids, self.free, self.pod)
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The parameters of ``_is_served``."""
-        return {"b_pool": self.pool_id, **{f"b_lacking_{index}": name for index, name in enumerate(sorted(self.free))}}
-
-    def rest(self, amounts: Mapping[str, int]) -> dict[str, int]:
-        """What the providers themselves must have."""
-        return {resource: amount for resource, amount in amounts.items() if resource not in self.free}
 
 
 def _largest_first(amounts: Mapping[str, int]) -> list[str]:
@@ -198,7 +173,7 @@ def find_candidates(
     pod: str | None = None,
     *,
     avoided: Collection[str] = (),
-    share: Share | None = None,
+    share: Candidate | None = None,
 ) -> list[Candidate]:
     """Up to ``limit`` providers that can host and fit all ``amounts``, in ``order`` of the first resource.
 
@@ -207,10 +182,10 @@ def find_candidates(
     resource, and the unique key of the inventories the others. ``share``: only providers that take the rest from there.
     """
     if share is not None:
-        amounts = share.rest(amounts)
+        amounts = {resource: amount for resource, amount in amounts.items() if resource not in share.free}
         if not amounts:
-            return [share.pool]
-    parameters = {"b_limit": limit, "b_pod": pod, **amount_arguments(amounts), **(share.arguments if share else {})}
+            return [share]
+    parameters = {"b_limit": limit, "b_pod": pod, **amount_arguments(amounts), **_share_arguments(share)}
     parameters.update({f"b_avoided_{index}": name for index, name in enumerate(sorted(avoided))})
 
     def read(bounds: Mapping[str, int]) -> dict[int, Candidate]:
@@ -230,13 +205,11 @@ def find_candidates(
     if share is None:
         return chosen
     return [
-        Candidate(
-            candidate.provider_id,
-            candidate.inventory_ids | share.inventory_ids,
-            candidate.free | share.free,
-            candidate.pod,
-            share.pool_id,
-            share.free.keys(),
+        candidate._replace(
+            inventory_ids=candidate.inventory_ids | share.inventory_ids,
+            free=candidate.free | share.free,
+            pool_id=share.provider_id,
+            shared=share.free.keys(),
         )
         for candidate in chosen
     ]
@@ -257,12 +230,21 @@ def _is_served(provider_id: Any, lacking: int) -> list[sa.ColumnElement[bool]]:
     ]
 
 
+def _share_arguments(share: Candidate | None) -> dict[str, Any]:
+    """The parameters of ``_is_served``."""
+    if share is None:
+        return {}
+    lacking = {f"b_lacking_{index}": name for index, name in enumerate(sorted(share.free))}
+    return {"b_pool": share.provider_id, **lacking}
+
+
 _MAX_SHARED: Final = 30
 """The maximum number of resources of one claim that pools may have."""
 
 
-def find_shares(connection: sa.Connection, amounts: Mapping[str, int], pod: str | None = None) -> list[Share]:
-    """What shared pools give to a claim: for each pool, and for each set of resources that some of its providers lack.
+def find_shares(connection: sa.Connection, amounts: Mapping[str, int], pod: str | None = None) -> list[Candidate]:
+    """What shared pools give to a claim: for each pool, a share for each set of resources that some of its providers
+    lack.
 
     The smallest sets first, so that providers take from a pool what they must. ``pod``: only in this pod.
     """
@@ -274,9 +256,9 @@ def find_shares(connection: sa.Connection, amounts: Mapping[str, int], pod: str 
     of_pool = of_pool.select_from(
         fitting.join(inventories, fits_wanted(_row, fitting)).join(resource_providers, _provider.id == _row.provider_id)
     ).where(_row.provider_id.in_(serving))
-    pools: dict[int, Share] = {}
+    pools: dict[int, Candidate] = {}
     for row in connection.execute(of_pool.where(*paging.given((_provider.pod, pod))), amount_arguments(amounts)):
-        share = pools.setdefault(row.provider_id, Share(row.provider_id, row.pod, {}, {}))
+        share = pools.setdefault(row.provider_id, Candidate(row.provider_id, {}, {}, row.pod))
         share.inventory_ids[row.resource], share.free[row.resource] = row.id, row.free
     if not pools:
         return []
@@ -304,7 +286,7 @@ def find_shares(connection: sa.Connection, amounts: Mapping[str, int], pod: str 
         if lacking and pool.free.keys() >= set(lacking):
             ids, free = ({name: of[name] for name in lacking} for of in (pool.inventory_ids, pool.free))
             shares.append(pool._replace(inventory_ids=ids, free=free))
-    return sorted(shares, key=lambda share: (len(share.free), sorted(share.free), share.pool_id))
+    return sorted(shares, key=lambda share: (len(share.free), sorted(share.free), share.provider_id))
 
 
 # --- What is free ---
@@ -351,10 +333,10 @@ def count_bundles(
     counts = _count_own(connection, bundle, provider_id, pod)
     left: dict[InventoryKey, int] = {}
     for share in find_shares(connection, bundle, pod) if provider_id is None else ():
-        keys = {InventoryKey(share.pool_id, resource): bundle[resource] for resource in share.free}
+        keys = {InventoryKey(share.provider_id, resource): bundle[resource] for resource in share.free}
         left = {**{key: share.free[key.resource] for key in keys}, **left}
         number = min(left[key] // amount for key, amount in keys.items())
-        if rest := share.rest(bundle):
+        if rest := {resource: amount for resource, amount in bundle.items() if resource not in share.free}:
             number = min(number, sum(_count_own(connection, rest, None, pod, share).values()))
         left.update({key: left[key] - number * amount for key, amount in keys.items()})
         counts[share.pod] = counts.get(share.pod, 0) + number
@@ -366,7 +348,7 @@ def _count_own(
     bundle: Mapping[str, int],
     provider_id: int | None,
     pod: str | None,
-    share: Share | None = None,
+    share: Candidate | None = None,
 ) -> dict[str | None, int]:
     """How many bundles fit at providers by their own inventories, by pod.
 
@@ -389,20 +371,8 @@ def _count_own(
         .where(*paging.given((_provider.can_host, 1 if provider_id is None else None), (_provider.pod, pod)))
         .group_by(_provider.pod)
     )
-    parameters = {**amount_arguments(bundle), **(share.arguments if share else {})}
+    parameters = {**amount_arguments(bundle), **_share_arguments(share)}
     return {in_pod: int(number) for in_pod, number in connection.execute(by_pod, parameters)}
-
-
-_FREE_OR_0 = sa.case((_row.free > 0, _row.free), else_=sa.literal_column("0"))
-
-
-def sums_by_resource(connection: sa.Connection) -> dict[str, tuple[int, int]]:
-    """The capacity of all providers together, and what is free of it, by resource.
-
-    A provider whose use exceeds its capacity has nothing free.
-    """
-    query = sa.select(_row.resource, sa.func.sum(_row.capacity), sa.func.sum(_FREE_OR_0)).group_by(_row.resource)
-    return {resource: (int(capacity), int(free)) for resource, capacity, free in connection.execute(query)}
 
 
 def sums(connection: sa.Connection, names: Iterable[str] | None = None) -> dict[ResourceKey, ResourceUse]:
@@ -423,8 +393,11 @@ def sums(connection: sa.Connection, names: Iterable[str] | None = None) -> dict[
 # --- Audit and repair ---
 
 
-def _audit_query() -> sa.CompoundSelect[Any]:
-    """Compare counters with sums in one statement, and find reservations whose inventory does not exist."""
+def audit(connection: sa.Connection) -> dict[InventoryKey, CapacityDrift]:
+    """Every inventory whose counters differ from its reservations (C1).
+
+    One statement compares counters with sums, and finds reservations whose inventory does not exist.
+    """
     sums = reservations.claimed_sums()
     is_same = sa.and_(sums.c.provider_id == _row.provider_id, sums.c.resource == _row.resource)
     expected = sa.func.coalesce(sums.c.expected, 0)
@@ -438,15 +411,7 @@ def _audit_query() -> sa.CompoundSelect[Any]:
         .select_from(sa.outerjoin(sums, inventories, is_same))
         .where(_row.id.is_(None))
     )
-    return sa.union_all(drifted, missing)
-
-
-_AUDIT = _audit_query()
-
-
-def audit(connection: sa.Connection) -> dict[InventoryKey, CapacityDrift]:
-    """Every inventory whose counters differ from its reservations (C1)."""
-    rows = connection.execute(_AUDIT).all()
+    rows = connection.execute(sa.union_all(drifted, missing)).all()
     names = providers.names(connection, [row.provider_id for row in rows])
     return {
         InventoryKey(row.provider_id, row.resource): CapacityDrift(
@@ -512,11 +477,14 @@ _CLAIM_NOTICE = (
 def read_notices(connection: sa.Connection) -> list[CapacityNotice]:
     """The use of each resource at all providers together, and the level that was last reported. Sorted by resource."""
     levels = {row.resource: row.notified_level for row in connection.execute(sa.select(resource_notices))}
-    sums = sums_by_resource(connection)
+    # (A provider whose use exceeds its capacity has nothing free.)
+    free = sa.case((_row.free > 0, _row.free), else_=sa.literal_column("0"))
+    query = sa.select(_row.resource, sa.func.sum(_row.capacity), sa.func.sum(free)).group_by(_row.resource)
+    sums = {resource: (int(capacity), int(left)) for resource, capacity, left in connection.execute(query)}
     return [
-        CapacityNotice(None, name, capacity, capacity - free, levels.get(name, 0), levels.get(name, 0))
+        CapacityNotice(None, name, capacity, capacity - left, levels.get(name, 0), levels.get(name, 0))
         for name in sorted(sums.keys() | levels.keys())
-        for capacity, free in (sums.get(name, (0, 0)),)
+        for capacity, left in (sums.get(name, (0, 0)),)
     ]
 
 

@@ -119,10 +119,9 @@ class CapacityImporter:
             if self._knows_use:
                 claims.add(_allocations(self._capacity, self._context))
             wanted = read()
-            self._check(wanted)
+            self._check(wanted, stored)
             matched = [(entry, stored.find(entry)) for entry in wanted]
             _check_matches(matched)
-            self._check_parents(wanted, stored)
             self._capacity.require_pods(self._context, {entry.pod for entry in wanted if entry.pod is not None})
             if any(self._elsewhere(entry, provider, claims) for entry, provider in matched if entry.used is not None):
                 self._settle()
@@ -144,11 +143,12 @@ class CapacityImporter:
             )
             return changes
 
-    def _check(self, wanted: Sequence[WantedProvider]) -> None:
+    def _check(self, wanted: Sequence[WantedProvider], stored: _Stored) -> None:
         used = {resource for entry in wanted for resource in entry.inventories}
         if used - self._resources:
             raise exceptions.UnknownResource(used - self._resources, self._resources)
         names: set[str] = set()
+        known = {*stored.by_uuid, *stored.by_name}
         for entry in wanted:
             if entry.is_needed:
                 validation.provider_name(entry.name)
@@ -158,11 +158,6 @@ class CapacityImporter:
                 names.add(str(key))
             for resource, inventory in entry.inventories.items():
                 units.check_inventory(resource, inventory)
-
-    @staticmethod
-    def _check_parents(wanted: Sequence[WantedProvider], stored: _Stored) -> None:
-        known = stored.keys
-        for entry in wanted:
             if entry.parent is not None and entry.parent not in known:
                 raise exceptions.ProviderNotFound(entry.parent)
             known |= {entry.name} if entry.uuid is None else {entry.name, entry.uuid}
@@ -290,14 +285,14 @@ def _warn(message: str, cases: Sequence[tuple[object, ...]]) -> None:
 def _warn_about_hosts(matched: Sequence[tuple[WantedProvider, Provider | None]], stored: _Stored) -> None:
     """Warn of new providers, such as ``node1.example.org``, that another source may have stored as ``node1``."""
     others = stored.hosts() - {provider.name for _, provider in matched if provider is not None}
-    by_label: defaultdict[str, list[str]] = defaultdict(list)
+    by_label: defaultdict[str, list[str]] = defaultdict(list)  # by the first label of the domain name
     for name in others:
-        by_label[_label(name)].append(name)
+        by_label[name.partition(".")[0]].append(name)
     new = [entry for entry, provider in matched if provider is None and entry.is_needed and entry.inventories]
     twice = [
         (entry.name, name)
         for entry in new
-        for name in by_label[_label(entry.name)]
+        for name in by_label[entry.name.partition(".")[0]]
         if entry.name.startswith(f"{name}.") or name.startswith(f"{entry.name}.")
     ]
     _warn(
@@ -307,46 +302,37 @@ def _warn_about_hosts(matched: Sequence[tuple[WantedProvider, Provider | None]],
     )
 
 
-def _label(name: str) -> str:
-    """The first label of a domain name."""
-    return name.partition(".")[0]
-
-
 class _Stored:
     """The providers and inventories that are stored, read once. ``names``: the stored name by the source's name."""
 
     def __init__(self, capacity: Capacity, context: Context) -> None:
         providers = capacity.list_providers(context)
-        self._by_uuid = {provider.uuid: provider for provider in providers}
-        self._by_name = {provider.name: provider for provider in providers}
+        self.by_uuid = {provider.uuid: provider for provider in providers}
+        self.by_name = {provider.name: provider for provider in providers}
         self.names: dict[str, str] = {}
         self.records: dict[str, dict[str, InventoryRecord]] = {}
         for record in capacity.list_inventories(context):
             self.records.setdefault(record.provider, {})[record.resource] = record
-
-    @property
-    def keys(self) -> set[str]:
-        return {*self._by_uuid, *self._by_name}
 
     def hosts(self) -> set[str]:
         """The names of the providers without a parent that have an inventory with a total above 0."""
         with_something = {
             name for name, records in self.records.items() if any(record.total for record in records.values())
         }
-        return {name for name in with_something if self._by_name[name].parent is None}
+        return {name for name in with_something if self.by_name[name].parent is None}
 
     def find(self, entry: WantedProvider) -> Provider | None:
         """The stored provider with the same UUID, else with the same name; a name may be its UUID.
 
         Raises InvalidRequest if the entry has a UUID, and its name is the UUID of another stored provider.
         """
-        by_uuid = None if entry.uuid is None else self._by_uuid.get(entry.uuid.lower())
-        named = self._by_uuid.get(entry.name.lower())
+        by_uuid = None if entry.uuid is None else self.by_uuid.get(entry.uuid.lower())
+        named = self.by_uuid.get(entry.name.lower())
         if entry.uuid is not None and named is not None and named is not by_uuid:
             raise exceptions.InvalidRequest(
                 f"The name {entry.name!a} is the UUID of the stored provider {named.name!a}."
             )
-        provider = by_uuid or named or self._by_name.get(entry.name)
+        provider = by_uuid or named or self.by_name.get(entry.name)
         if provider is not None:
             self.names[entry.name] = provider.name
         return provider

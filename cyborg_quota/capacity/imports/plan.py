@@ -76,19 +76,15 @@ def _counted(provider: SourceProvider, resource_map: ResourceMap) -> Iterator[tu
     """The inventories of a provider, each as the resources as which it is counted."""
     for resource_class, inventory in provider.inventories.items():
         for resource, weight in resource_map.amounts_of(resource_class, provider.traits).items():
-            yield resource, _weighted(inventory, weight)
-
-
-def _weighted(inventory: Inventory, weight: int) -> Inventory:
-    """The inventory, with ``weight`` for each unit."""
-    return dataclasses.replace(
-        inventory,
-        total=inventory.total * weight,
-        reserved=inventory.reserved * weight,
-        min_unit=inventory.min_unit * weight,
-        max_unit=None if inventory.max_unit is None else min(MAX_AMOUNT, inventory.max_unit * weight),
-        step_size=inventory.step_size * weight,
-    )
+            weighted = dataclasses.replace(
+                inventory,
+                total=inventory.total * weight,
+                reserved=inventory.reserved * weight,
+                min_unit=inventory.min_unit * weight,
+                max_unit=None if inventory.max_unit is None else min(MAX_AMOUNT, inventory.max_unit * weight),
+                step_size=inventory.step_size * weight,
+            )
+            yield resource, weighted
 
 
 def _used(provider: SourceProvider, resource_map: ResourceMap) -> dict[str, Counter[str]]:

@@ -268,20 +268,19 @@ def _placement_provider(api: ServiceApi, row: Any, resource_map: ResourceMap) ->
         name=row["name"],
         parent=row["parent_provider_uuid"],
         traits=frozenset(traits),
-        inventories={resource_class: _inventory(values) for resource_class, values in rows.items()},
+        inventories={
+            resource_class: Inventory(
+                total=values["total"],
+                reserved=values["reserved"],
+                min_unit=values["min_unit"],
+                max_unit=max(values["max_unit"], values["min_unit"]),
+                step_size=values["step_size"],
+                allocation_ratio=ratio_of(values["allocation_ratio"]),
+            )
+            for resource_class, values in rows.items()
+        },
         used={consumer: values["resources"] for consumer, values in allocations.items()},
         is_shared=_SHARES in traits if may_count else None,
-    )
-
-
-def _inventory(values: Any) -> Inventory:
-    return Inventory(
-        total=values["total"],
-        reserved=values["reserved"],
-        min_unit=values["min_unit"],
-        max_unit=max(values["max_unit"], values["min_unit"]),
-        step_size=values["step_size"],
-        allocation_ratio=ratio_of(values["allocation_ratio"]),
     )
 
 
@@ -306,8 +305,20 @@ def read_cyborg(api: ServiceApi) -> list[SourceProvider]:
     in_service = {device["hostname"] for device in devices if device.get("status") != _MAINTENANCE}
     providers = [SourceProvider(uuid=f"host {host}", name=host, is_uuid_known=False) for host in sorted(hosts)]
     for row in deployables:
-        host = host_of(row["name"], hosts)
-        providers.append(_cyborg_provider(row, host, is_reserved=host is not None and host not in in_service))
+        host, total = host_of(row["name"], hosts), int(row["num_accelerators"])
+        attributes = [pair for attribute in json.loads(row["attributes_list"] or "[]") for pair in attribute.items()]
+        resource_class = next((value for key, value in attributes if key == _CLASS), None)
+        is_reserved = host is not None and host not in in_service
+        inventory = Inventory(total, reserved=total if is_reserved else 0)
+        provider = SourceProvider(
+            uuid=row["rp_uuid"] or row["uuid"],
+            name=row["name"],
+            parent=None if host is None else f"host {host}",
+            traits=frozenset(value for key, value in attributes if key.startswith(_TRAIT_PREFIX)),
+            inventories={} if resource_class is None else {resource_class: inventory},
+            is_uuid_known=row["rp_uuid"] is not None,
+        )
+        providers.append(provider)
     return providers
 
 
@@ -317,22 +328,6 @@ def host_of(name: str, hosts: Iterable[str]) -> str | None:
     Drivers replace characters that a provider's name may not have by an underscore.
     """
 
-    def begins(host: str) -> bool:
-        return any(name == part or name.startswith(part + "_") for part in (host, _OTHER.sub("_", host)))
-
-    return max((host for host in hosts if begins(host)), key=len, default=None)
-
-
-def _cyborg_provider(row: Mapping[str, Any], host: str | None, *, is_reserved: bool) -> SourceProvider:
-    attributes = [pair for attribute in json.loads(row["attributes_list"] or "[]") for pair in attribute.items()]
-    resource_class = next((value for key, value in attributes if key == _CLASS), None)
-    total = int(row["num_accelerators"])
-    inventory = Inventory(total, reserved=total if is_reserved else 0)
-    return SourceProvider(
-        uuid=row["rp_uuid"] or row["uuid"],
-        name=row["name"],
-        parent=None if host is None else f"host {host}",
-        traits=frozenset(value for key, value in attributes if key.startswith(_TRAIT_PREFIX)),
-        inventories={} if resource_class is None else {resource_class: inventory},
-        is_uuid_known=row["rp_uuid"] is not None,
-    )
+    prefixes = {host: (host, _OTHER.sub("_", host)) for host in hosts}
+    begins = [host for host, parts in prefixes.items() if any(f"{name}_".startswith(f"{part}_") for part in parts)]
+    return max(begins, key=len, default=None)
