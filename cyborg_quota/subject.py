@@ -21,15 +21,23 @@ if TYPE_CHECKING:  # the command line's help must not load a database
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def admin_call(method: Method) -> Method:
-    """A method that needs an admin's context, its first argument. It raises NotAuthorized, with its name, otherwise."""
+def admin_call(method: Method, action: str | None = None) -> Method:
+    """A method that needs an admin's context, its first argument. It raises NotAuthorized otherwise.
+
+    ``action``: what the error names; None: the method.
+    """
 
     @functools.wraps(method)
     def checked(subject: Any, context: Context, *args: Any, **options: Any) -> Any:
-        validation.admin_only(context, method.__name__)
+        validation.admin_only(context, action or method.__name__)
         return method(subject, context, *args, **options)
 
     return checked  # type: ignore[return-value]
+
+
+def admin_call_as(action: str) -> Callable[[Method], Method]:
+    """The same, with an error that names ``action``."""
+    return functools.partial(admin_call, action=action)
 
 
 _MAX_LIST_AGE_SECONDS: Final = 60.0

@@ -127,17 +127,15 @@ class MeasuredEngine(QuotaEngine):
             raise
         finally:
             self._recorder.record("reserve", time.perf_counter() - began)
-            self._recorder.count_reserve(self._resources_of(claims), result)
-
-    def _resources_of(self, claims: list[Claim]) -> Iterable[str]:
-        """The registered resources of the claims, which may be invalid. (Others would create series without end.)"""
-        return {
-            resource
-            for claim in claims
-            if isinstance(claim, Claim) and isinstance(claim.deltas, _MAPPINGS)
-            for resource in claim.deltas
-            if resource in self._resources
-        }
+            # The claims may be invalid. (Resources that are not registered would create series without end.)
+            resources = {
+                resource
+                for claim in claims
+                if isinstance(claim, Claim) and isinstance(claim.deltas, _MAPPINGS)
+                for resource in claim.deltas
+                if resource in self._resources
+            }
+            self._recorder.count_reserve(resources, result)
 
 
 for _method in (

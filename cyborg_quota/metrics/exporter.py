@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -113,9 +113,12 @@ class LedgerApplication:
             raise exceptions.DatabaseUnreachable("it did not answer SELECT 1", PING_SECONDS)
 
     def _read_names(self, names: Names, project_ids: list[str]) -> None:
-        """Keep the names of the last read if Keystone does not answer."""
+        """The names of projects, as labels of a series with the value 1; those of the last read without Keystone."""
         try:
-            self._names_text = names_text(names(project_ids))
+            series = [
+                (_labels(project_id=key, project_name=name), 1) for key, name in sorted(names(project_ids).items())
+            ]
+            self._names_text = _family("project_info", "The name of a project in Keystone.", series)
         except exceptions.QuotaError as error:
             LOG.warning("The names of projects for cyborg_quota_project_info could not be read: %s", error)
 
@@ -162,11 +165,8 @@ def escape(value: str) -> str:
 def ledger_text(metrics: LedgerMetrics) -> str:
     """The gauges of projects, of totals, of capacity, of pods and of the state of the ledger."""
     projects = [(_labels(project_id=row.project_id, resource=row.resource), row) for row in metrics.projects]
-    limits = [(_labels(resource=total.resource), total.limit) for total in metrics.totals]
-    usages = [(_labels(resource=total.resource), total.held) for total in metrics.totals]
-    promised = [(_labels(resource=total.resource), total.promised or None) for total in metrics.totals]
+    totals = [(_labels(resource=total.resource), total) for total in metrics.totals]
     capacity = [(_labels(resource=key[0], pod=key[1]), use) for key, use in sorted(metrics.capacity.items())]
-    ages = [(_labels(pod=pod), age) for pod, age in sorted(metrics.measurement_ages.items())]
     families = [
         _family(
             name,
@@ -177,9 +177,17 @@ def ledger_text(metrics: LedgerMetrics) -> str:
         for name, help_text in _OF_PROJECT.items()
     ]
     families += [
-        _family("total_limit", "The limit over all projects.", limits),
-        _family("total_held", "What all projects have in use and reserved.", usages),
-        _family("total_promised", "What minimums keep beyond that. No series: 0.", promised),
+        _family("total_limit", "The limit over all projects.", [(labels, total.limit) for labels, total in totals]),
+        _family(
+            "total_held",
+            "What all projects have in use and reserved.",
+            [(labels, total.held) for labels, total in totals],
+        ),
+        _family(
+            "total_promised",
+            "What minimums keep beyond that. No series: 0.",
+            [(labels, total.promised or None) for labels, total in totals],
+        ),
         # (A gauge must not be named _total, says promtool. The name is that of a quantity here, not of a counter.)
         _family(
             "capacity_total",
@@ -189,7 +197,9 @@ def ledger_text(metrics: LedgerMetrics) -> str:
         ),
         _family("capacity_used", "How much of that is in use.", [(labels, use[1]) for labels, use in capacity]),
         _family(
-            "pod_measurement_age_seconds", "The time since the last measurement of a pod, or since it was added.", ages
+            "pod_measurement_age_seconds",
+            "The time since the last measurement of a pod, or since it was added.",
+            [(_labels(pod=pod), age) for pod, age in sorted(metrics.measurement_ages.items())],
         ),
         _family(
             "oldest_overdue_seconds",
@@ -199,12 +209,6 @@ def ledger_text(metrics: LedgerMetrics) -> str:
         _family("schema_info", "The revision of the schema of the ledger.", [(_labels(revision=metrics.revision), 1)]),
     ]
     return "".join(families)
-
-
-def names_text(names: Mapping[str, str]) -> str:
-    """The names of projects by id, as labels of a series with the value 1."""
-    series = [(_labels(project_id=project_id, project_name=name), 1) for project_id, name in sorted(names.items())]
-    return _family("project_info", "The name of a project in Keystone.", series)
 
 
 def _labels(**values: str) -> str:

@@ -30,7 +30,7 @@ from cyborg_quota.pods.claims import PodEnforcer
 from cyborg_quota.pods.selection import PodRequest, is_at_threshold
 from cyborg_quota.pods.tables import BindingKey, StoredBinding
 from cyborg_quota.policy import SEE_PODS
-from cyborg_quota.subject import Subject
+from cyborg_quota.subject import Subject, admin_call, admin_call_as
 from cyborg_quota.types import MAX_AMOUNT, RecordedChange, RecordedChanges, Value
 from cyborg_quota.types.capacity import (
     POD_STATES,
@@ -73,6 +73,7 @@ class Pods(Subject):
 
     # --- pods ---
 
+    @admin_call_as("add_pod")
     def add(
         self,
         context: Context,
@@ -92,7 +93,6 @@ class Pods(Subject):
         None: its use is that of the inventories of its providers. ``region``: the name of its region in the service
         catalog. Raises PodExists, InvalidName, InvalidPod.
         """
-        validation.admin_only(context, "add_pod")
         pod = Pod(
             name=validation.pod_name(name),
             availability_zone=validation.optional_name("availability_zone", zone),
@@ -123,24 +123,25 @@ class Pods(Subject):
 
         return self._history.change(self._database, change)
 
+    @admin_call
     def list_pods(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Pod]:
         """All pods, in the order in which they were added.
 
         ``limit``: the maximum number. ``after``: the name of the last pod of the previous page. Raises MarkerNotFound.
         """
-        validation.admin_only(context, "list_pods")
         page = validation.row_limit(limit), validation.optional_name("marker", after)
         return [
             candidate.pod
             for candidate in self._database.read_synced(lambda connection: tables.list_pods(connection, *page))
         ]
 
+    @admin_call_as("show_pod")
     def show(self, context: Context, name: str) -> Pod:
         """One pod. Raises PodNotFound."""
-        validation.admin_only(context, "show_pod")
         name = validation.check_name("pod", name)
         return self._database.read_synced(lambda connection: tables.find(connection, name)).pod
 
+    @admin_call_as("change_pod")
     def change(
         self,
         context: Context,
@@ -159,7 +160,6 @@ class Pods(Subject):
         "maintenance" or "disabled". After this call has returned, no project is bound to a pod that is not available;
         its present bindings move when they are selected the next time. Raises PodNotFound, InvalidPod.
         """
-        validation.admin_only(context, "change_pod")
         changes = _checked(
             state=state,
             resource_affinity=affinity,
@@ -177,18 +177,16 @@ class Pods(Subject):
         def work(connection: Connection) -> tuple[Pod, Pod]:
             stored = tables.lock(connection, name)
             changed = dataclasses.replace(stored.pod, **changes)
-            tables.update(connection, stored.id, changed)
-            if changed.endpoint != stored.pod.endpoint:
-                tables.forget_usage(connection, stored.id)
+            tables.update(connection, stored, changed)
             return stored.pod, changed
 
         changed = self._record(context, "set pod", work)
         assert changed is not None
         return changed
 
+    @admin_call_as("remove_pod")
     def remove(self, context: Context, name: str) -> None:
         """Remove a pod. The history of its bindings stays. Raises PodNotFound, PodInUse (bindings or providers)."""
-        validation.admin_only(context, "remove_pod")
         name = validation.check_name("pod", name)
 
         def work(connection: Connection) -> tuple[Pod, None]:
@@ -292,6 +290,7 @@ class Pods(Subject):
                 return row.binding
         raise exceptions.NoPodFits(request.zone, request.affinity) if pod is None else ConcurrentChange
 
+    @admin_call
     def list_bindings(
         self,
         context: Context,
@@ -306,7 +305,6 @@ class Pods(Subject):
 
         ``limit``: the maximum number. ``after``: the id of the last binding of the previous page.
         """
-        validation.admin_only(context, "list_bindings")
         project_id = validation.optional_name("project_id", project_id)
         pod = validation.optional_name("pod", pod)
         limit, after = validation.row_limit(limit), _check_integer("after", after, 0, MAX_AMOUNT)
@@ -316,14 +314,15 @@ class Pods(Subject):
             )
         )
 
+    @admin_call
     def purge_bindings(self, context: Context, older_than_seconds: int) -> int:
         """Delete the bindings that ended before this time. Returns their number."""
-        validation.admin_only(context, "purge_bindings")
         age, purged = validation.age_microseconds(older_than_seconds), 0
         while deleted := self._database.write(lambda connection: tables.purge(connection, age)):
             purged += deleted
         return purged
 
+    @admin_call
     def move_binding(
         self,
         context: Context,
@@ -337,7 +336,6 @@ class Pods(Subject):
         ``zone``: that of the pod; its binding in other zones stays. None: it ends there. What the project holds stays
         where it is. Raises PodNotFound, PodNotAvailable, InvalidPod (it is in another zone).
         """
-        validation.admin_only(context, "move_binding")
         pod = validation.check_name("pod", pod)
         project_id, zone, specs = _checked_key(project_id, zone, affinity)
 
@@ -358,6 +356,7 @@ class Pods(Subject):
 
         return self._bind(project_id, work)
 
+    @admin_call
     def end_binding(
         self,
         context: Context,
@@ -369,7 +368,6 @@ class Pods(Subject):
 
         Its next selection creates another. ``affinity``: as ``list_bindings`` has it. Raises BindingNotFound.
         """
-        validation.admin_only(context, "end_binding")
         project_id, zone, tags = _checked_key(project_id, zone, affinity)
 
         def work(connection: Connection) -> None:
@@ -381,13 +379,13 @@ class Pods(Subject):
 
         self._database.write(work)
 
+    @admin_call
     def end_bindings(self, context: Context, pod: str) -> int:
         """End the current bindings to a pod, and return their number.
 
         The next selection of each project creates another. Drain the pod first: while it is available, projects can be
         bound to it again. Raises PodNotFound.
         """
-        validation.admin_only(context, "end_bindings")
         pod = self.show(context, pod).name
         # The first batch that is not full is the last one: the call also ends if selections bind projects again.
         total = 0
@@ -404,18 +402,18 @@ class Pods(Subject):
 
     # --- measurements ---
 
+    @admin_call_as("list_pod_usages")
     def list_usages(self, context: Context, name: str | None = None) -> list[PodUsage]:
         """The last measurement of each pod, or of one. Raises PodNotFound."""
-        validation.admin_only(context, "list_pod_usages")
         name = validation.optional_name("pod", name)
         usages = self._database.read_synced(lambda connection: tables.list_usages(connection, name))
         if name is not None and not usages:
             raise exceptions.PodNotFound(name)
         return usages
 
+    @admin_call_as("measure_pods")
     def measure(self, context: Context, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
         """What the inventories of the providers of these pods have and use now; writes nothing."""
-        validation.admin_only(context, "measure_pods")
         names = validation.check_names("pod", names)
         uses: dict[str, dict[str, ResourceUse]] = {name: {} for name in names}
         sums = self._untimed.read(lambda connection: capacity_tables.sums(connection, names))
@@ -423,12 +421,13 @@ class Pods(Subject):
             uses[key.pod][key.resource] = use
         return uses
 
+    @admin_call_as("set_pod_usage")
     def set_usage(self, context: Context, name: str, usage: Mapping[str, ResourceUse]) -> None:
         """Store the measurement of a pod, made now. Raises PodNotFound, InvalidPod."""
-        validation.admin_only(context, "set_pod_usage")
         name, checked = validation.check_name("pod", name), _checked_usage(usage)
         self._database.write(lambda connection: tables.set_usage(connection, tables.lock(connection, name).id, checked))
 
+    @admin_call_as("collect_pods")
     def collect(
         self,
         context: Context,
@@ -449,7 +448,6 @@ class Pods(Subject):
         last RETRY_SECONDS (or ``max_age_seconds``, if that is less). ``progress``: called at least once a second, with
         the number of pods done. Raises PodNotFound.
         """
-        validation.admin_only(context, "collect_pods")
         known = {pod.name: pod for pod in self.list_pods(context)}
         if names is None:
             chosen = [pod for pod in known.values() if pod.state != "disabled"]
@@ -493,12 +491,8 @@ class Pods(Subject):
             pod
             for pod in pods
             if abs(ages.get(pod.name) or max_age) >= max_age
-            and self._claim(tables.claim_measurement, pod.name, age, retry)
+            and self._database.write(functools.partial(tables.claim_measurement, name=pod.name, age=age, retry=retry))
         ]
-
-    def _claim(self, claim: Callable[..., bool], *values: Any) -> bool:
-        """Whether this process does what only one may do."""
-        return self._database.write(lambda connection: claim(connection, *values))
 
     def _measured(
         self,
@@ -522,12 +516,12 @@ class Pods(Subject):
                 endpoints, read_endpoint, timeout_seconds=timeout_seconds, tick=lambda: progress(0)
             )
 
+    @admin_call_as("list_pod_notices")
     def notices(self, context: Context) -> list[PodNotice]:
         """The resources of pods whose last measurement crossed the threshold of the pod, in either direction.
 
         Each crossing is returned once, to one caller on one host.
         """
-        validation.admin_only(context, "list_pod_notices")
         notices = []
         for stored, notified in self._database.read(tables.read_notified):
             reached = {
@@ -535,7 +529,8 @@ class Pods(Subject):
                 for resource, use in (stored.usage or {}).items()
                 if (use.used or use.capacity) and is_at_threshold(stored.pod.threshold, use)
             }
-            if reached != notified and self._claim(tables.claim_notified, stored.id, notified, reached):
+            claim = functools.partial(tables.claim_notified, pod_id=stored.id, before=notified, now=reached)
+            if reached != notified and self._database.write(claim):
                 notices += [_notice(stored, resource, resource in reached) for resource in sorted(reached ^ notified)]
         return notices
 

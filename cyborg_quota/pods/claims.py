@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import ClassVar, Final, NamedTuple, cast
 
@@ -40,7 +39,7 @@ from cyborg_quota.ledger.enforcers import Enforcer, Parts, PendingClaim, Prepara
 from cyborg_quota.pods import tables
 from cyborg_quota.pods.selection import PodRequest, PodSelection, is_full
 from cyborg_quota.pods.tables import BindingKey, StoredBinding
-from cyborg_quota.types import ANY, PodChoice, ReserveRequest, ResourceKey, Row
+from cyborg_quota.types import ANY, PodChoice, ReserveRequest, ResourceKey, Row, summed
 from cyborg_quota.types.capacity import Pod, Reason, ResourceUse
 
 _PODS_ONE_BY_ONE: Final = 2
@@ -76,14 +75,6 @@ class PodUnit:
 
     target: str | PodChoice | tuple[str, ...]
     claims: list[PendingClaim]
-
-    @property
-    def amounts(self) -> dict[str, int]:
-        """The sum of the claims."""
-        amounts: Counter[str] = Counter()
-        for item in self.claims:
-            amounts.update(item.claim.deltas)
-        return dict(amounts)
 
 
 class PodEnforcer(Enforcer):
@@ -220,8 +211,6 @@ class PodEnforcer(Enforcer):
         is_refused = not all(item.is_complete for item in pending)
         for name in sorted({item.claim.pod for item in pending if is_refused and isinstance(item.claim.pod, str)}):
             stored = self._database.read_synced(functools.partial(tables.find, name=name))
-            if stored is None:
-                raise exceptions.PodNotFound(name)
             if stored.pod.state != "available":
                 raise exceptions.PodNotAvailable(name, stored.pod.state)
 
@@ -302,7 +291,8 @@ def options(connection: Connection, unit: PodUnit, selection: PodSelection) -> I
     elif isinstance(target, tuple):
         yield from ((pod, ()) for pod in target)
     else:
-        request = PodRequest(target.zone, target.affinity, unit.amounts)
+        amounts = summed(delta for item in unit.claims for delta in item.claim.deltas.items())
+        request = PodRequest(target.zone, target.affinity, amounts)
         yield from options_of_request(connection, unit.claims[0].project_id, request, selection)
 
 
@@ -356,9 +346,7 @@ def change_bindings(connection: Connection, changes: Sequence[BindingChange], se
 
 def hold(connection: Connection, pod_id: int, requests: Iterable[PodRequest], selection: PodSelection) -> bool:
     """Lock a pod for new bindings. False: it is not available any more, or the filters refuse it by now."""
-    if not tables.hold_available(connection, pod_id):
-        return False
-    stored = tables.find_held(connection, pod_id)
+    stored = tables.hold_available(connection, pod_id)
     return stored is not None and all(selection.passes(stored, request) for request in requests)
 
 

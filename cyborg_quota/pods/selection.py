@@ -147,14 +147,8 @@ class PodSelection:
         passed = [candidate for candidate in candidates if self.passes(candidate, request)]
         scores = dict.fromkeys((candidate.id for candidate in passed), 0.0)
         for weigher, multiplier in self.weighers:
-            for candidate, weight in zip(
-                passed, _scaled([weigher.weigh(candidate, request) for candidate in passed]), strict=True
-            ):
-                scores[candidate.id] += multiplier * weight
+            weights = {candidate.id: weigher.weigh(candidate, request) for candidate in passed}
+            lowest, highest = min(weights.values(), default=0.0), max(weights.values(), default=0.0)
+            for pod_id, weight in weights.items() if highest > lowest else ():
+                scores[pod_id] += multiplier * ((weight - lowest) / (highest - lowest))
         return sorted(passed, key=lambda candidate: (-scores[candidate.id], candidate.id))
-
-
-def _scaled(weights: Sequence[float]) -> list[float]:
-    """The weights, scaled so that the lowest is 0 and the highest is 1. Equal weights are all 0."""
-    lowest, highest = min(weights, default=0.0), max(weights, default=0.0)
-    return [(weight - lowest) / (highest - lowest) if highest > lowest else 0.0 for weight in weights]

@@ -121,9 +121,12 @@ def lock(connection: sa.Connection, name: str) -> Candidate:
     return find(connection, name)
 
 
-def update(connection: sa.Connection, pod_id: int, pod: Pod) -> None:
-    """Store the values of a locked pod."""
-    connection.execute(sa.update(pods).where(_pod.id == pod_id).values(_values(pod)))
+def update(connection: sa.Connection, stored: Candidate, pod: Pod) -> None:
+    """Store the values of a locked pod. One that has a new endpoint is measured again soon."""
+    connection.execute(sa.update(pods).where(_pod.id == stored.id).values(_values(pod)))
+    if pod.endpoint != stored.pod.endpoint:
+        connection.execute(sa.delete(pod_usages).where(_usage.pod_id == stored.id))
+        connection.execute(sa.update(pods).where(_pod.id == stored.id).values(measurement_began_at=None))
 
 
 def delete(connection: sa.Connection, pod_id: int) -> None:
@@ -174,21 +177,12 @@ def list_pods(connection: sa.Connection, limit: int | None = None, after: str | 
 
 _LIST = sa.select(*COLUMNS).select_from(WITH_USAGE).order_by(_pod.id)
 
-_HOLD_AVAILABLE = (
-    sa.update(pods)
-    .where(_pod.id == sa.bindparam("b_id"), _pod.state == "available")
-    .values(generation=_pod.generation + 1)
-)
 
-
-def hold_available(connection: sa.Connection, pod_id: int) -> bool:
-    """Lock a pod for a new binding. False: it is not available any more."""
-    return connection.execute(_HOLD_AVAILABLE, {"b_id": pod_id}).rowcount == 1
-
-
-def find_held(connection: sa.Connection, pod_id: int) -> Candidate | None:
-    """The pod with this id, as it is now, if ``hold_available`` has locked it."""
-    return next(map(stored, connection.execute(_LIST.where(_pod.id == pod_id))), None)
+def hold_available(connection: sa.Connection, pod_id: int) -> Candidate | None:
+    """Lock a pod for a new binding, and return it as it is now. None: it is not available any more."""
+    is_available = _pod.id == pod_id, _pod.state == "available"
+    held = connection.execute(sa.update(pods).where(*is_available).values(generation=_pod.generation + 1))
+    return stored(connection.execute(_LIST.where(_pod.id == pod_id)).one()) if held.rowcount == 1 else None
 
 
 # --- measurements ---
@@ -217,12 +211,6 @@ def set_usage(
         connection.execute(sa.insert(pod_usages).values(pod_id=pod_id, **values))
 
 
-def forget_usage(connection: sa.Connection, pod_id: int) -> None:
-    """Delete the measurement of a locked pod, so that it is measured again soon."""
-    connection.execute(sa.delete(pod_usages).where(_usage.pod_id == pod_id))
-    connection.execute(sa.update(pods).where(_pod.id == pod_id).values(measurement_began_at=None))
-
-
 def list_usages(connection: sa.Connection, name: str | None = None) -> list[PodUsage]:
     """The last measurements of all pods, or of one, in the order in which they were added."""
     since = sa.case(
@@ -244,26 +232,7 @@ def list_usages(connection: sa.Connection, name: str | None = None) -> list[PodU
     ]
 
 
-_CLAIM_MEASUREMENT = (
-    sa.update(pods)
-    .where(
-        _pod.name == sa.bindparam("b_name"),
-        sa.or_(
-            _pod.measurement_began_at.is_(None),
-            _pod.measurement_began_at <= clock.utc_after(-sa.bindparam("b_retry", type_=sa.BigInteger)),
-            _pod.measurement_began_at >= clock.utc_after(sa.bindparam("b_retry", type_=sa.BigInteger)),
-        ),
-        ~sa.exists().where(
-            _usage.pod_id == _pod.id,
-            _usage.measured_at > clock.utc_after(-sa.bindparam("b_age", type_=sa.BigInteger)),
-            _usage.measured_at < clock.utc_after(sa.bindparam("b_age", type_=sa.BigInteger)),
-        ),
-    )
-    .values(measurement_began_at=clock.utc_now())
-)
-
-
-def claim_measurement(connection: sa.Connection, name: str, age_microseconds: int, retry_microseconds: int) -> bool:
+def claim_measurement(connection: sa.Connection, name: str, age: int, retry: int) -> bool:
     """Record that this process begins to measure a pod. False: it is not due, or another process measures it.
 
     UPDATE pods SET measurement_began_at = now WHERE name = :name
@@ -272,29 +241,30 @@ def claim_measurement(connection: sa.Connection, name: str, age_microseconds: in
     (SELECT * FROM pod_usages WHERE pod_id = pods.id AND measured_at > now - :age AND measured_at < now + :age)
 
     A time in the future was written before a clock was set back, or since this statement began to wait for the row.
+    ``age`` and ``retry``: in microseconds.
     """
-    parameters = {"b_name": name, "b_age": age_microseconds, "b_retry": retry_microseconds}
-    return connection.execute(_CLAIM_MEASUREMENT, parameters).rowcount == 1
-
-
-_NOTIFIED = sa.select(*COLUMNS, _pod.notified_resources).select_from(WITH_USAGE).where(_usage.usage.is_not(None))
-_CLAIM_NOTIFIED = (
-    sa.update(pods)
-    .where(_pod.id == sa.bindparam("b_id"), sa.func.coalesce(_pod.notified_resources, "[]") == sa.bindparam("b_before"))
-    .values(notified_resources=sa.bindparam("b_now"))
-)
+    began, measured = _pod.measurement_began_at, _usage.measured_at
+    (earliest, latest), (oldest, newest) = (
+        [clock.utc_after(sa.literal(sign * span, sa.BigInteger)) for sign in (-1, 1)] for span in (retry, age)
+    )
+    is_measured = sa.exists().where(_usage.pod_id == _pod.id, measured > oldest, measured < newest)
+    is_due = sa.or_(began.is_(None), began <= earliest, began >= latest)
+    update = sa.update(pods).where(_pod.name == name, is_due, ~is_measured).values(measurement_began_at=clock.utc_now())
+    return connection.execute(update).rowcount == 1
 
 
 def read_notified(connection: sa.Connection) -> list[tuple[Candidate, frozenset[str]]]:
     """Every pod that was measured, and the resources whose threshold was reached when it was reported last."""
-    rows = connection.execute(_NOTIFIED.order_by(_pod.id))
+    query = sa.select(*COLUMNS, _pod.notified_resources).select_from(WITH_USAGE).where(_usage.usage.is_not(None))
+    rows = connection.execute(query.order_by(_pod.id))
     return [(stored(row), frozenset(json.loads(row.notified_resources or "[]"))) for row in rows]
 
 
 def claim_notified(connection: sa.Connection, pod_id: int, before: Collection[str], now: Collection[str]) -> bool:
     """Record what is reported ``now``. False: another host changed it first, and sends the notices."""
-    parameters = {"b_id": pod_id, "b_before": json.dumps(sorted(before)), "b_now": json.dumps(sorted(now))}
-    return connection.execute(_CLAIM_NOTIFIED, parameters).rowcount == 1
+    is_same = sa.func.coalesce(_pod.notified_resources, "[]") == json.dumps(sorted(before))
+    update = sa.update(pods).where(_pod.id == pod_id, is_same).values(notified_resources=json.dumps(sorted(now)))
+    return connection.execute(update).rowcount == 1
 
 
 def usage_of(text: str | None) -> dict[str, ResourceUse] | None:
@@ -402,14 +372,19 @@ def find_current(
     if specs:
         wanted = affinity_text(only_tags({row.known_tags for row in rows}, specs))
         rows = list({row.id: row for row in rows if row.binding_affinity == wanted}.values())
-    return [_stored_binding(row, with_version=with_version) for row in rows]
-
-
-def _stored_binding(row: Any, *, with_version: bool) -> StoredBinding:
-    version = version_of(row) if with_version else None
-    usage = usage_of(row.usage)
-    binding = dataclasses.replace(_binding_of(row), endpoint=row.endpoint, region=row.region)
-    return StoredBinding(row.id, binding, row.pod_id, row.state, row.threshold, usage, row.is_first, version)
+    return [
+        StoredBinding(
+            row.id,
+            dataclasses.replace(_binding_of(row), endpoint=row.endpoint, region=row.region),
+            row.pod_id,
+            row.state,
+            row.threshold,
+            usage_of(row.usage),
+            row.is_first,
+            version_of(row) if with_version else None,
+        )
+        for row in rows
+    ]
 
 
 def end_binding(connection: sa.Connection, binding_id: int) -> bool:

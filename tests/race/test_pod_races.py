@@ -104,7 +104,8 @@ class TestSelect(base.LedgerTestCase):
 
     def test_without_the_lock_a_binding_is_created_in_maintenance(self) -> None:
         """The control: read the state, and insert without the conditional UPDATE of the pod's row."""
-        self.patch(pods, "hold_available", lambda _connection, _pod_id: True)
+        find = lambda connection, pod_id: next(pod for pod in pods.list_pods(connection) if pod.id == pod_id)  # noqa: E731
+        self.patch(pods, "hold_available", find)
         if self.backend == "sqlite":
             self.skipTest("SQLite has one writer: the switch waits for the transaction of the selection")
         self.pods.change(ADMIN, "pod0", weight=1)
