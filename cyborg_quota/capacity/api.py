@@ -26,7 +26,7 @@ from cyborg_quota.db.database import Connection, DuplicateEntry
 from cyborg_quota.db.resource_providers import StoredProvider
 from cyborg_quota.ledger.thresholds import OVER, level
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.subject import Subject, admin_call
+from cyborg_quota.subject import EnforcedSubject, admin_call
 from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Author, InventoryKey, Marker, RecordedChange, Value
 from cyborg_quota.types.capacity import (
     Allocation,
@@ -45,22 +45,14 @@ T = TypeVar("T")
 _HOW_TO_LIST: Final = "see `allocation list --provider %s`"
 
 
-class Capacity(Subject):
+class Capacity(EnforcedSubject):
     """Providers, and how many of each resource they have. All calls need an admin's context.
 
     A ``provider`` argument is a UUID or a name. Claims with a provider are made with ``QuotaEngine.reserve``.
     A ``reason`` is one line of text, recorded in the history.
     """
 
-    def __init__(self, enforcer: CapacityEnforcer, *common: Any) -> None:
-        """``common``: the arguments of Subject."""
-        super().__init__(*common)
-        self._enforcer = enforcer
-        self._database = enforcer.parts.database
-        self._untimed = self._database.untimed
-        self._history = enforcer.parts.history
-        self._thresholds = sorted(enforcer.parts.thresholds)
-        self._least_capacity = enforcer.parts.least_capacity
+    _enforcer: CapacityEnforcer
 
     # --- providers ---
 
@@ -311,11 +303,13 @@ class Capacity(Subject):
         """
         name, checked = validation.check_name("provider", provider), validation.check_name("resource", resource)
         expected = _check_generation(generation)
-
-        def work(connection: Connection) -> tuple[None, list[RecordedChange]]:
-            return None, _remove_inventories(connection, *self._lock(connection, name, expected), checked)
-
-        self._change(validation.author_of(context, reason), work)
+        self._change(
+            validation.author_of(context, reason),
+            lambda connection: (
+                None,
+                _remove_inventories(connection, *self._lock(connection, name, expected), checked),
+            ),
+        )
 
     @admin_call
     def list_inventories(
@@ -336,11 +330,12 @@ class Capacity(Subject):
         page = validation.check_page(limit, after, resource, owner="provider")
         name = validation.optional_name("provider", provider)
 
-        def work(connection: Connection) -> list[InventoryRecord]:
-            ids = None if name is None else [self._find(connection, name).id]
-            return list(inventory_rows.read(connection, ids, page=page).values())
-
-        return self._untimed.read_synced(work)
+        records = self._untimed.read_synced(
+            lambda connection: inventory_rows.read(
+                connection, None if name is None else [self._find(connection, name).id], page=page
+            )
+        )
+        return list(records.values())
 
     @admin_call
     def find_provider(self, context: Context, names: Sequence[str], resources: Collection[str]) -> str | None:
@@ -382,12 +377,11 @@ class Capacity(Subject):
             "resource": validation.optional_name("resource", resource),
             "limit": validation.row_limit(limit),
         }
-
-        def work(connection: Connection) -> list[Allocation]:
-            provider_id = None if name is None else self._find(connection, name).id
-            return history.list_allocations(connection, provider_id, **which)
-
-        return self._untimed.read_synced(work)
+        return self._untimed.read_synced(
+            lambda connection: history.list_allocations(
+                connection, None if name is None else self._find(connection, name).id, **which
+            )
+        )
 
     @admin_call
     def set_used_elsewhere(self, context: Context, provider: str, amounts: Mapping[str, int]) -> None:
@@ -422,16 +416,16 @@ class Capacity(Subject):
 
         After them, the resources whose capacity at all providers together did (provider None).
         """
-        lowest, least = min(self._thresholds, default=OVER), self._least_capacity
+        thresholds, least = sorted(self._enforcer.parts.thresholds), self._enforcer.parts.least_capacity
         stored = self._untimed.read(
             lambda connection: [
-                *inventory_rows.read_notified_levels(connection, lowest, least),
+                *inventory_rows.read_notified_levels(connection, min(thresholds, default=OVER), least),
                 *((None, notice) for notice in tables.read_notices(connection)),
             ]
         )
         notices = []
         for inventory_id, last in stored:
-            now = level(last.used, last.capacity, self._thresholds, 0 if inventory_id is None else least)
+            now = level(last.used, last.capacity, thresholds, 0 if inventory_id is None else least)
             if inventory_id is None:
                 claim = functools.partial(tables.claim_notice_level, resource=last.resource)
             else:

@@ -62,10 +62,8 @@ class CapacityEnforcer(Enforcer):
     @staticmethod
     def selection_of(conf: cfg.ConfigOpts) -> ProviderSelection:
         """The selection that ``conf`` names. Raises ConfigurationError."""
-        selection: ProviderSelection = plugins.load(
-            "cyborg_quota.selections", "[capacity] selection", conf.capacity.selection
-        )()
-        return selection
+        selection = plugins.load("cyborg_quota.selections", "[capacity] selection", conf.capacity.selection)
+        return selection()  # type: ignore[no-any-return]
 
     def narrow(self, connection: Connection, rooms: Rooms) -> None:
         """Consider what is free at the provider, or with ANY at all that can host, by one statement.

@@ -453,16 +453,11 @@ def recount(connection: sa.Connection, key: InventoryKey) -> tuple[int, int] | N
 
 def pods_that_fit(connection: sa.Connection, amounts: Mapping[str, int]) -> set[str]:
     """The pods with a provider that can host and fits all ``amounts``, or with a pool that may add what it lacks."""
-    rows = [*_pods_statement(len(amounts))(connection, amount_arguments(amounts)), *find_shares(connection, amounts)]
+    tables, source, conditions = fitting(len(amounts))
+    joined = source.join(resource_providers, _provider.id == tables[0].c.provider_id)
+    query = sa.select(_provider.pod).distinct().select_from(joined).where(*conditions, _provider.can_host == 1)
+    rows = [*connection.execute(query, amount_arguments(amounts)), *find_shares(connection, amounts)]
     return {row.pod for row in rows if row.pod is not None}
-
-
-@functools.lru_cache(maxsize=16)
-def _pods_statement(size: int) -> Statement:
-    tables, source, conditions = fitting(size)
-    joined = source.join(resource_providers, resource_providers.c.id == tables[0].c.provider_id)
-    conditions.append(resource_providers.c.can_host == sa.literal_column("1"))
-    return Statement(sa.select(resource_providers.c.pod).distinct().select_from(joined).where(*conditions))
 
 
 # --- Notices of resources at all providers ---

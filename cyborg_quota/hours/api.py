@@ -16,7 +16,7 @@ from cyborg_quota.db.database import Connection
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.hours import tables
 from cyborg_quota.hours.enforcer import BudgetEnforcer
-from cyborg_quota.subject import Subject, admin_call
+from cyborg_quota.subject import EnforcedSubject, admin_call
 from cyborg_quota.types import (
     MAX_AMOUNT,
     Counters,
@@ -57,20 +57,14 @@ class BudgetRecord(NamedTuple):
     lasts_until: datetime.datetime | None
 
 
-class Hours(Subject):
+class Hours(EnforcedSubject):
     """What projects have used, in hours of one device, and budgets: how much they may use in a period.
 
     A budget covers its project and all projects below it. Those of children may add up to more than that of the parent.
     When it is spent, nothing is taken away: new reserves and growing resizes are refused. Shared by threads.
     """
 
-    def __init__(self, enforcer: BudgetEnforcer, *common: Any) -> None:
-        """``common``: the arguments of Subject."""
-        super().__init__(*common)
-        self._database = enforcer.parts.database
-        self._untimed = self._database.untimed
-        self._history = enforcer.parts.history
-        self._ahead = enforcer.ahead
+    _enforcer: BudgetEnforcer
 
     # --- budgets ---
 
@@ -274,7 +268,9 @@ class Hours(Subject):
 
         def read(connection: Connection) -> list[BudgetRecord]:
             budgets = tables.read(connection, project_ids, resources, after, limit)
-            periods = {period.budget.key: period for period in tables.periods(connection, budgets, self._ahead)[0]}
+            periods = {
+                period.budget.key: period for period in tables.periods(connection, budgets, self._enforcer.ahead)[0]
+            }
             keys = [ResourceKey(name) for name in sorted({budget.resource for budget in budgets})]
             rows = usages.read(connection, {budget.project_id for budget in budgets}, keys)
             at = clock.read_second(connection)

@@ -86,7 +86,7 @@ def events(recorded: RecordedChanges) -> list[Event]:
     changes = [change for change in recorded.changes if change.action in _VERBS]
     if len(changes) > MAX_EVENTS:
         attachment = {"operation": recorded.operation, "changes": len(changes)}
-        return [("cyborg_quota.limits.updated", _payload(recorded, "update", _target("limits"), attachment))]
+        return [("cyborg_quota.limits.updated", _payload(recorded, "update", "limits", attachment))]
     return [_event(recorded, change) for change in changes]
 
 
@@ -102,19 +102,13 @@ def _event(recorded: RecordedChanges, change: RecordedChange) -> Event:
     }
     if (override := change.override) is not None:
         attachment |= {"from": f"{override.starts_at.isoformat()}Z", "until": f"{override.until.isoformat()}Z"}
-    payload = _payload(recorded, action, _target(kind, change.project_id, change.resource), attachment, change)
-    return f"{plugins.PUBLISHER}.{kind}.{verb}", payload
-
-
-def _target(kind: str, project_id: str | None = None, resource: str | None = None) -> dict[str, Any]:
-    type_uri = "data/security/project" if kind == "project" else "data/config/limit"
-    return {"id": "default" if project_id is None else project_id, "typeURI": type_uri, "name": resource}
+    return f"{plugins.PUBLISHER}.{kind}.{verb}", _payload(recorded, action, kind, attachment, change)
 
 
 def _payload(
     recorded: RecordedChanges,
     action: str,
-    target: dict[str, Any],
+    kind: str,
     attachment: dict[str, Any],
     change: RecordedChange | None = None,
 ) -> dict[str, Any]:
@@ -135,7 +129,11 @@ def _payload(
             initiator=resource.Resource(
                 id=author.user_id or "unknown", typeURI=cadftaxonomy.ACCOUNT_USER, name=author.user_id
             ),
-            target=resource.Resource(**target),
+            target=resource.Resource(
+                id="default" if change is None or change.project_id is None else change.project_id,
+                typeURI="data/security/project" if kind == "project" else "data/config/limit",
+                name=None if change is None else change.resource,
+            ),
             observer=resource.Resource(
                 id=plugins.PUBLISHER, typeURI="service/accelerator/quota", name=plugins.PUBLISHER
             ),
@@ -148,5 +146,4 @@ def _payload(
             "request_id": author.request_id,
         }
         event.add_attachment(attachments.Attachment(typeURI="mime:application/json", content=content, name="change"))
-    payload: dict[str, Any] = event.as_dict()
-    return payload
+    return event.as_dict()  # type: ignore[no-any-return]

@@ -254,13 +254,14 @@ def read(value: object) -> Document:
             raise exceptions.InvalidDocument(location, f"has project {project_id!a} more than {MAX_LEVELS} levels deep")
         locations[project_id] = location
         parents[project_id] = parent_id
-        for resource, limit in (project.get("limits") or {}).items():
-            project_limits[UsageKey(project_id, resource)] = limit
+        by_pod = {"": project.get("limits"), **(project.get("pods") or {})}
+        project_limits |= {
+            UsageKey(project_id, resource, pod): limit
+            for pod, limits in by_pod.items()
+            for resource, limit in (limits or {}).items()
+        }
         if project.get("minimums"):
             minimums[project_id] = project["minimums"]
-        for pod, limits in (project.get("pods") or {}).items():
-            for resource, limit in (limits or {}).items():
-                project_limits[UsageKey(project_id, resource, pod)] = limit
         new_overrides += [
             _override(f"{location}.overrides[{index}]", entry, project_id)
             for index, entry in enumerate(project.get("overrides") or ())

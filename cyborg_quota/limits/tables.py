@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -52,7 +52,7 @@ def read_limits(connection: Connection, project_ids: Collection[str] | None = No
     query = sa.select(limit_defaults.c.resource, limit_defaults.c.hard_limit)
     defaults = {row.resource: row.hard_limit for row in connection.execute(query)}
     if project_ids is None:
-        return defaults, _by_key(connection.execute(_LIMITS)), projects.edges(connection)
+        return defaults, of_projects(connection), projects.edges(connection)
     limits, parents = {}, {}
     for names in chunks(sorted(project_ids)):
         limits.update(of_projects(connection, names))
@@ -60,13 +60,10 @@ def read_limits(connection: Connection, project_ids: Collection[str] | None = No
     return defaults, limits, parents
 
 
-def of_projects(connection: Connection, project_ids: Sequence[str]) -> dict[UsageKey, int]:
-    """The limits of these projects, also those per pod."""
-    return _by_key(connection.execute(_LIMITS.where(project_limits.c.project_id.in_(project_ids))))
-
-
-def _by_key(rows: Iterable[Any]) -> dict[UsageKey, int]:
-    return {UsageKey(project_id, resource, pod): limit for project_id, resource, pod, limit in rows}
+def of_projects(connection: Connection, project_ids: Sequence[str] | None = None) -> dict[UsageKey, int]:
+    """The limits of these projects (None: of all), also those per pod."""
+    query = _LIMITS.where(*paging.among((project_limits.c.project_id, project_ids)))
+    return {UsageKey(*key): limit for *key, limit in connection.execute(query)}
 
 
 def read_page(connection: Connection, page: Page) -> list[LimitRecord]:

@@ -40,7 +40,7 @@ FAILED: Final = "failed"
 
 
 class Recorder:
-    """Counts calls. ``registry`` has the values."""
+    """Counts calls. ``registry`` has the values. ``retries``: of transactions, by reason."""
 
     def __init__(self) -> None:
         self.renew_after_fork()
@@ -55,7 +55,7 @@ class Recorder:
             ["resource", "result"],
             registry=self.registry,
         )
-        self._retries = prometheus_client.Counter(
+        self.retries = prometheus_client.Counter(
             "cyborg_quota_retries",
             "Retries of transactions, by reason.",
             ["reason"],
@@ -77,10 +77,6 @@ class Recorder:
         """Count a reserve, once for each of its resources."""
         for resource in resources:
             self._reserves.labels(resource, result).inc()
-
-    def count_retry(self, reason: str) -> None:
-        """Count a retry of a transaction."""
-        self._retries.labels(reason).inc()
 
     def gauge(self, name: str, help_text: str) -> prometheus_client.Gauge:
         """A gauge of this process, which has no series before its value is set."""
@@ -114,7 +110,7 @@ class MeasuredEngine(QuotaEngine):
         """Raises ConfigurationError if prometheus_client is missing."""
         super().__init__(driver, **options)
         self._recorder = recorder()
-        driver.database.observe_retries(self._recorder.count_retry)
+        driver.database.observe_retries(lambda reason: self._recorder.retries.labels(reason).inc())
 
     def reserve_many(self, context: Context, claims: Iterable[Claim], *args: Any, **kwargs: Any) -> list[str]:
         claims = claims if isinstance(claims, list) else list(claims)

@@ -30,7 +30,7 @@ from cyborg_quota.pods.claims import PodEnforcer
 from cyborg_quota.pods.selection import PodRequest, is_at_threshold
 from cyborg_quota.pods.tables import BindingKey, StoredBinding
 from cyborg_quota.policy import SEE_PODS
-from cyborg_quota.subject import Subject, admin_call, admin_call_as
+from cyborg_quota.subject import EnforcedSubject, admin_call, admin_call_as
 from cyborg_quota.types import MAX_AMOUNT, RecordedChange, RecordedChanges, Value
 from cyborg_quota.types.capacity import (
     POD_STATES,
@@ -54,7 +54,7 @@ _MAX_PASSING: Final = 1000
 """The maximum number of requests whose answers are remembered."""
 
 
-class Pods(Subject):
+class Pods(EnforcedSubject):
     """Pods, and which pod serves which project. All calls but ``select`` need an admin's context.
 
     A project is bound to one pod in each zone for each set of tags, until that pod is full, in maintenance or disabled.
@@ -62,11 +62,7 @@ class Pods(Subject):
     """
 
     def __init__(self, enforcer: PodEnforcer, *common: Any) -> None:
-        """``common``: the arguments of Subject."""
-        super().__init__(*common)
-        self._database = enforcer.parts.database
-        self._untimed = self._database.untimed
-        self._history = enforcer.parts.history
+        super().__init__(enforcer, *common)
         self._selection = enforcer.selection
         # By the version of all pods and the request: the ids of the pods that pass the filters.
         self._passing: dict[tuple[tables.PodsVersion | None, Hashable], frozenset[int]] = {}
@@ -244,7 +240,7 @@ class Pods(Subject):
         reasons = [pod_claims.reason_to_move(row, request) for row in current]
         if None in reasons:
             return current[reasons.index(None)].binding
-        if self._passing_ids(current[0].version, request) - {row.pod_id for row in current}:
+        if self._passing_ids(current[0].version, request) - {row.candidate.id for row in current}:
             return None
         return current[reasons.index("full") if "full" in reasons else 0].binding
 

@@ -40,7 +40,7 @@ from cyborg_quota.pods import tables
 from cyborg_quota.pods.selection import PodRequest, PodSelection, is_full
 from cyborg_quota.pods.tables import BindingKey, StoredBinding
 from cyborg_quota.types import ANY, PodChoice, ReserveRequest, ResourceKey, Row, summed
-from cyborg_quota.types.capacity import Pod, Reason, ResourceUse
+from cyborg_quota.types.capacity import Candidate, Reason, ResourceUse
 
 _PODS_ONE_BY_ONE: Final = 2
 """After this number of pods that do not fit, one query finds all pods with a provider that fits."""
@@ -55,8 +55,7 @@ class BindingChange(NamedTuple):
     key: BindingKey
     ended: Sequence[StoredBinding]
     others: Collection[int] | None
-    pod_id: int
-    pod: Pod
+    candidate: Candidate
     reason: Reason
     request: PodRequest
 
@@ -306,12 +305,12 @@ def options_of_request(
     yield from ((str(row.binding.pod), ()) for row in bound if reasons[row.id] is None)
     candidates = tables.list_pods(connection)
     for candidate in selection.ranked(candidates, request):
-        if all(candidate.id != row.pod_id for row in bound):
+        if all(candidate.id != row.candidate.id for row in bound):
             of_pod = candidate.pod.availability_zone
             ended = [row for row in bound if row.binding.availability_zone == of_pod] or bound[:1]
             reason = (reasons[ended[0].id] or "claim") if ended else "first"
             others = {row.id for row in bound if row not in ended} if zone is None else None
-            change = BindingChange(key, ended, others, candidate.id, candidate.pod, reason, request)
+            change = BindingChange(key, ended, others, candidate, reason, request)
             yield candidate.pod.name, (change,)
     yield from ((str(row.binding.pod), ()) for row in bound if reasons[row.id] == "full")
 
@@ -323,9 +322,10 @@ def in_zone(bound: Iterable[StoredBinding], zone: str | None) -> list[StoredBind
 
 def reason_to_move(current: StoredBinding, request: PodRequest) -> Reason | None:
     """Why the binding must move. None: it stays."""
-    if current.state != "available":
-        return current.state
-    return "full" if is_full(current.usage, current.threshold, request) else None
+    pod = current.candidate.pod
+    if pod.state != "available":
+        return pod.state
+    return "full" if is_full(current.candidate.usage, pod.threshold, request) else None
 
 
 def change_bindings(connection: Connection, changes: Sequence[BindingChange], selection: PodSelection) -> bool:
@@ -334,12 +334,14 @@ def change_bindings(connection: Connection, changes: Sequence[BindingChange], se
     The rows of the pods are locked first, in the order of their ids: a switch to maintenance, a change of tags and a
     new measurement wait for them. What was committed since the pods were ranked is read then (P1).
     """
-    for pod_id in sorted({change.pod_id for change in changes}):
-        requests = [change.request for change in changes if change.pod_id == pod_id]
+    for pod_id in sorted({change.candidate.id for change in changes}):
+        requests = [change.request for change in changes if change.candidate.id == pod_id]
         if not hold(connection, pod_id, requests, selection):
             return False
     return all(
-        tables.replace_bindings(connection, change.key, change.ended, change.pod, change.reason, others=change.others)
+        tables.replace_bindings(
+            connection, change.key, change.ended, change.candidate.pod, change.reason, others=change.others
+        )
         for change in sorted(changes, key=lambda change: change.key)
     )
 

@@ -30,7 +30,7 @@ from cyborg_quota.db import clock, dialects, maintenance, paging, reservations
 from cyborg_quota.db import pods as names
 from cyborg_quota.db.models import pod_bindings, pod_usages, pods
 from cyborg_quota.db.prepared import Statement
-from cyborg_quota.types.capacity import Binding, Candidate, Pod, PodState, PodUsage, Reason, ResourceUse
+from cyborg_quota.types.capacity import Binding, Candidate, Pod, PodUsage, Reason, ResourceUse
 
 _pod = pods.c
 _usage = pod_usages.c
@@ -293,18 +293,14 @@ class BindingKey(NamedTuple):
 
 
 class StoredBinding(NamedTuple):
-    """A current binding, with its id, and with the id, state, threshold and last measurement of its pod.
+    """A current binding, with its id and its pod.
 
-    ``usage`` None: the pod was never measured. ``is_first``: see the table. ``version``: that of all pods; None: it was
-    not read.
+    ``is_first``: see the table. ``version``: that of all pods; None: it was not read.
     """
 
     id: int
     binding: Binding
-    pod_id: int
-    state: PodState
-    threshold: int
-    usage: Mapping[str, ResourceUse] | None
+    candidate: Candidate
     is_first: int | None = None
     version: PodsVersion | None = None
 
@@ -322,16 +318,7 @@ _BINDING_COLUMNS: Final = (
 _IS_CURRENT: Final = sa.and_(
     _binding.project_id == sa.bindparam("b_project"), _binding.current == sa.literal_column("1")
 )
-_CURRENT_COLUMNS: Final = (
-    *_BINDING_COLUMNS,
-    _pod.id.label("pod_id"),
-    _pod.state,
-    _pod.threshold,
-    _pod.endpoint,
-    _pod.region,
-    _binding.is_first,
-    pod_usages.c.usage,
-)
+_CURRENT_COLUMNS: Final = (*_BINDING_COLUMNS, *COLUMNS, _binding.is_first)
 _WITH_POD: Final = WITH_USAGE.join(pod_bindings, _binding.pod == _pod.name)
 
 
@@ -376,10 +363,7 @@ def find_current(
         StoredBinding(
             row.id,
             dataclasses.replace(_binding_of(row), endpoint=row.endpoint, region=row.region),
-            row.pod_id,
-            row.state,
-            row.threshold,
-            usage_of(row.usage),
+            stored(row),
             row.is_first,
             version_of(row) if with_version else None,
         )

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from oslo_log import log as logging
 
@@ -21,13 +21,13 @@ Check = Callable[[Connection], None]
 """Runs inside the transaction of a change. Raises ProjectRefused or LimitRefused if the change is not allowed."""
 
 
+@dataclasses.dataclass(frozen=True)
 class Tree:
     """Adds and moves projects. Other calls may charge them at the same time."""
 
-    def __init__(self, database: Database, paths: PathCache, history: History) -> None:
-        self._database = database
-        self.paths: Final = paths
-        self._history = history
+    database: Database
+    paths: PathCache
+    history: History
 
     def set_parents(
         self,
@@ -49,7 +49,7 @@ class Tree:
                 check(connection)
             return True, _set_parents(connection, wanted, author, operation, refuse)
 
-        until_stable(lambda: self._history.change(self._database, work))
+        until_stable(lambda: self.history.change(self.database, work))
         self.paths.forget_all()
 
     def follow(self, path: Sequence[str], source: str) -> None:
@@ -57,10 +57,10 @@ class Tree:
 
         ``path``: the project and its ancestors, up to the root. The history has the previous parents.
         """
-        stored = self._database.read(lambda connection: self.paths.read(connection, path[0], []))
+        stored = self.database.read(lambda connection: self.paths.read(connection, path[0], []))
         if stored.project_ids == tuple(path):
             return
-        edges = self._database.read(lambda connection: projects.edges_above(connection, path))
+        edges = self.database.read(lambda connection: projects.edges_above(connection, path))
         wanted = dict(zip(path, [*path[1:], None], strict=True))
         for name, parent_id in wanted.items():
             if edges.get(name) not in (None, parent_id):

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from oslo_log import log as logging
@@ -72,32 +72,21 @@ class Change:
     after: int | str
 
 
+@dataclasses.dataclass(frozen=True)
 class CapacityImporter:
     """Applies what a source has. Errors of the input are raised before anything is written.
 
-    :param resources: the registered resources.
-    :param settle: waits until the binds in progress have made their claims; called once, if the source has consumers
-        that hold no reservation here.
-    :param reason: of the changes, for the history.
-    :param knows_use: whether the source says what is in use; otherwise, the claims here are not read.
+    ``resources``: the registered ones. ``settle``: waits until the binds in progress have made their claims; called
+    once, if the source has consumers that hold no reservation here. ``reason``: of the changes, for the history.
+    ``knows_use``: whether the source says what is in use; otherwise, the claims here are not read.
     """
 
-    def __init__(
-        self,
-        capacity: Capacity,
-        context: Context,
-        resources: Iterable[str],
-        settle: Callable[[], object] = lambda: None,
-        reason: str | None = None,
-        *,
-        knows_use: bool = True,
-    ) -> None:
-        self._capacity = capacity
-        self._context = context
-        self._resources = frozenset(resources)
-        self._settle = settle
-        self._reason = reason
-        self._knows_use = knows_use
+    capacity: Capacity
+    context: Context
+    resources: Collection[str]
+    settle: Callable[[], object] = lambda: None
+    reason: str | None = None
+    knows_use: bool = True
 
     def run(
         self,
@@ -115,17 +104,17 @@ class CapacityImporter:
         """
         with Spool() as spool:
             claims = _Claims(spool)
-            stored = _Stored(self._capacity, self._context)
-            if self._knows_use:
-                claims.add(_allocations(self._capacity, self._context))
+            stored = _Stored(self.capacity, self.context)
+            if self.knows_use:
+                claims.add(_allocations(self.capacity, self.context))
             wanted = read()
             self._check(wanted, stored)
             matched = [(entry, stored.find(entry)) for entry in wanted]
             _check_matches(matched)
-            self._capacity.require_pods(self._context, {entry.pod for entry in wanted if entry.pod is not None})
+            self.capacity.require_pods(self.context, {entry.pod for entry in wanted if entry.pod is not None})
             if any(self._elsewhere(entry, provider, claims) for entry, provider in matched if entry.used is not None):
-                self._settle()
-                claims.add(_allocations(self._capacity, self._context))
+                self.settle()
+                claims.add(_allocations(self.capacity, self.context))
             _warn_about_known(matched)
             _warn_about_hosts(matched, stored)
             changes: list[Change] = []
@@ -145,8 +134,8 @@ class CapacityImporter:
 
     def _check(self, wanted: Sequence[WantedProvider], stored: _Stored) -> None:
         used = {resource for entry in wanted for resource in entry.inventories}
-        if used - self._resources:
-            raise exceptions.UnknownResource(used - self._resources, self._resources)
+        if unknown := used - set(self.resources):
+            raise exceptions.UnknownResource(unknown, self.resources)
         names: set[str] = set()
         known = {*stored.by_uuid, *stored.by_name}
         for entry in wanted:
@@ -177,14 +166,14 @@ class CapacityImporter:
                 return []
             changes.append(Change(ADD, entry.name, None, None, entry.name))
             if not dry_run:
-                self._capacity.add_provider(
-                    self._context,
+                self.capacity.add_provider(
+                    self.context,
                     entry.name,
                     uuid=entry.uuid,
                     parent=None if entry.parent is None else stored.names.get(entry.parent, entry.parent),
                     pod=entry.pod,
                     can_host=entry.can_host is not False,
-                    reason=self._reason,
+                    reason=self.reason,
                 )
         name = entry.name if provider is None else provider.name
         records = stored.records.get(name, {})
@@ -197,13 +186,13 @@ class CapacityImporter:
         elsewhere = self._differing_use(entry, provider, records, claims)
         if (differing or elsewhere) and not dry_run:
             # In one transaction, so that no claim takes what is in use elsewhere.
-            self._capacity.set_inventories(
-                self._context,
+            self.capacity.set_inventories(
+                self.context,
                 name,
                 differing,
                 used_elsewhere={resource: after for resource, (_, after) in elsewhere.items()},
                 generation=0 if provider is None else provider.generation,
-                reason=self._reason,
+                reason=self.reason,
             )
         for resource, inventory in differing.items():
             before = records[resource].total if resource in records else None

@@ -12,7 +12,7 @@ import decimal
 import functools
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from oslo_config import cfg
 
@@ -167,7 +167,7 @@ def read_use(
 def run(
     conf: cfg.ConfigOpts,
     capacity: Capacity,
-    resources: Iterable[str],
+    resources: Collection[str],
     context: Context,
     source: str,
     *,

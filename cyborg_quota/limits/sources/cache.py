@@ -11,6 +11,7 @@ The age of a response determines its use:
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 import time
@@ -39,16 +40,15 @@ _EVERYTHING: Final = object()
 """The key that represents the whole source in ``_outages``."""
 
 
+@dataclasses.dataclass(eq=False)
 class LimitSourceError(Exception):
     """The limit source did not respond to a request. ``reason`` is a text without secrets.
 
     ``is_total``: the source is unavailable for all requests. Otherwise only this request failed.
     """
 
-    def __init__(self, reason: str, *, is_total: bool) -> None:
-        self.reason = reason
-        self.is_total = is_total
-        super().__init__(reason)
+    reason: str
+    is_total: bool = dataclasses.field(kw_only=True)
 
 
 class _Response(NamedTuple):

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import functools
 import time
+import urllib.parse
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
 
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
+from cyborg_quota.conf import plugins
 from cyborg_quota.ledger import limit_source as base
 from cyborg_quota.limits.limit_tree import MAX_DEPTH
 from cyborg_quota.limits.sources.cache import Cache
@@ -18,7 +20,7 @@ from cyborg_quota.types import UNLIMITED, Constraint, Scope
 
 if TYPE_CHECKING:
     from cyborg_quota.db.path_state import PathState
-    from cyborg_quota.limits.sources.keystone_client import KeystoneClient, Limits, RegisteredLimit, Service
+    from cyborg_quota.limits.sources.keystone_client import KeystoneClient, Limits, Service
 
 T = TypeVar("T")
 
@@ -43,7 +45,13 @@ def make_client(conf: cfg.ConfigOpts, needs: str, within_seconds: float | None =
     except ImportError as error:
         raise exceptions.ConfigurationError(f"{needs} {error.name}: install cyborg_quota[keystone].") from None
     keystone_client.register_opts(conf)
-    keystone_client.check_credentials(conf)
+    plugins.load_auth(conf, keystone_client.GROUP)
+    url = urllib.parse.urlsplit(keystone_client.auth_url(conf) or "")
+    if "@" in url.netloc or url.query:  # (keystoneauth1 logs the URL.)
+        raise exceptions.ConfigurationError(
+            f"[{keystone_client.GROUP}] auth_url must not contain credentials or a query: set username and password "
+            "instead."
+        )
     connect = functools.partial(keystone_client.make_adapter, within_seconds=within_seconds)
     return keystone_client.KeystoneClient(conf, connect)
 
@@ -97,7 +105,11 @@ class KeystoneLimitDriver(base.LimitDriver):
         client = make_client(conf, "[limits] driver = keystone needs")
         from cyborg_quota.limits.sources import keystone_client
 
-        keystone_client.check_endpoint(conf)
+        if not any(keystone_client.endpoint_option(conf, name) for name in ("id", "service_type", "service_name")):
+            raise exceptions.ConfigurationError(
+                f"[{keystone_client.GROUP}] does not identify the endpoint: set endpoint_id (see openstack endpoint "
+                "list --service accelerator), or endpoint_service_type and endpoint_region_name."
+            )
         options = conf.limits
         if options.enforcement_model not in (None, *_IN_KEYSTONE):
             raise exceptions.ConfigurationError(
@@ -126,12 +138,6 @@ class KeystoneLimitDriver(base.LimitDriver):
 
     def _service(self) -> Service:
         return self._read(self._client.service)
-
-    def _registered(self, resources: Collection[str]) -> dict[str, tuple[str, RegisteredLimit]]:
-        """{resource: (its name in Keystone, its registered limit)}, without resources that have none."""
-        registered = self._read(self._client.registered, self._service()) if resources else {}
-        names = {resource: self._names.get(resource, resource) for resource in resources}
-        return {resource: (name, registered[name]) for resource, name in names.items() if name in registered}
 
     def _model(self) -> str:
         """The enforcement model. Raises ConfigurationError if it is not that of Keystone, and does not go with it."""
@@ -165,7 +171,9 @@ class KeystoneLimitDriver(base.LimitDriver):
         A project whose next charge changes the tree is then limited by its stored ancestors, and one that Keystone has
         deleted has the default limits. Otherwise, a deleted one lacks all limits.
         """
-        defaults = self._registered(resources)
+        registered = self._read(self._client.registered, self._service()) if resources else {}
+        names = {resource: self._names.get(resource, resource) for resource in resources}
+        defaults = {resource: (name, registered[name]) for resource, name in names.items() if name in registered}
         missing = [resource for resource in resources if resource not in defaults and self.limit_if_missing is None]
         error = next((exceptions.LimitNotSet(name, self._how_to_register(name)) for name in missing), None)
         is_listed = len(states) > _MAX_SINGLE_REQUESTS

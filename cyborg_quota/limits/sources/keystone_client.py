@@ -15,7 +15,6 @@ import contextlib
 import re
 import threading
 import time
-import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -27,7 +26,7 @@ from keystoneauth1.exceptions.connection import SSLError
 from oslo_config import cfg
 from oslo_limit import opts as oslo_limit_opts
 
-from cyborg_quota import exceptions, forks
+from cyborg_quota import forks
 from cyborg_quota.conf import plugins
 from cyborg_quota.limits.sources.cache import LimitSourceError
 
@@ -63,26 +62,6 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     loading.register_auth_conf_options(conf, GROUP)
     for _, options in oslo_limit_opts.list_opts():
         conf.register_opts([option for option in options if option.dest.startswith("endpoint_")], group=GROUP)
-
-
-def check_endpoint(conf: cfg.ConfigOpts) -> None:
-    """Raise ConfigurationError if the options of [oslo_limit] do not identify the endpoint. No I/O."""
-    if not any(endpoint_option(conf, name) for name in ("id", "service_type", "service_name")):
-        raise exceptions.ConfigurationError(
-            f"[{GROUP}] does not identify the endpoint: set endpoint_id (see openstack endpoint list --service "
-            "accelerator), or endpoint_service_type and endpoint_region_name."
-        )
-
-
-def check_credentials(conf: cfg.ConfigOpts) -> None:
-    """Raise ConfigurationError if the options of [oslo_limit] do not suffice to authenticate. No I/O."""
-    plugins.load_auth(conf, GROUP)
-    url = urllib.parse.urlsplit(auth_url(conf) or "")
-    if "@" in url.netloc or url.query:
-        # keystoneauth1 logs the URL.
-        raise exceptions.ConfigurationError(
-            f"[{GROUP}] auth_url must not contain credentials or a query: set username and password instead."
-        )
 
 
 def endpoint_option(conf: cfg.ConfigOpts, name: str) -> str | None:
