@@ -102,7 +102,8 @@ class Capacity(EnforcedSubject):
         except DuplicateEntry:
             # With the same UUID, which is random unless the caller gave it, and the same values: the answer to the
             # COMMIT of an earlier attempt was lost.
-            for stored in self._read(resource_providers.find, [provider.uuid]).values():
+            find = functools.partial(resource_providers.find, names=[provider.uuid])
+            for stored in self._database.read_synced(find).values():
                 if dataclasses.replace(stored.provider, parent=provider.parent) == provider:
                     return stored.provider
             raise exceptions.ProviderExists(provider.name) from None
@@ -120,7 +121,8 @@ class Capacity(EnforcedSubject):
     @admin_call
     def show_provider(self, context: Context, provider: str) -> Provider:
         """One provider. Raises ProviderNotFound."""
-        return self._read(self._find, validation.check_name("provider", provider)).provider
+        name = validation.check_name("provider", provider)
+        return self._database.read_synced(lambda connection: self._find(connection, name)).provider
 
     @admin_call
     def set_pod(self, context: Context, provider: str, pod: str | None, *, reason: str | None = None) -> Provider:
@@ -201,7 +203,8 @@ class Capacity(EnforcedSubject):
     @admin_call
     def require_pods(self, context: Context, pods: Collection[str]) -> None:
         """Raise PodNotFound if one of these pods does not exist."""
-        self._read(pod_names.require, sorted(validation.check_names("pod", pods)))
+        names = sorted(validation.check_names("pod", pods))
+        self._database.read_synced(lambda connection: pod_names.require(connection, names))
 
     @admin_call
     def remove_provider(self, context: Context, provider: str, *, reason: str | None = None) -> None:
@@ -466,9 +469,6 @@ class Capacity(EnforcedSubject):
         result, recorded = self._database.write(transaction)
         self._history.announce(recorded)
         return result
-
-    def _read(self, read: Callable[[Connection, Any], T], argument: Any) -> T:
-        return self._database.read_synced(lambda connection: read(connection, argument))
 
     def _find(self, connection: Connection, name: str) -> StoredProvider:
         stored = resource_providers.find(connection, [name]).get(name)

@@ -91,7 +91,7 @@ class CapacityEnforcer(Enforcer):
         call are placed one after the other, so that a set of claims with ANY that would fit in another arrangement may
         be refused. Raises ProviderNotFound.
         """
-        named = [item for item in _named(pending) if not item.provider_ids]
+        named = [item for item in pending if item.named and not item.provider_ids]
         ids = self._cache.provider_ids(_names(named))
         locations = None if ids is None else self._cache.locations(_keys(named, ids))
         if ids is not None and locations is not None:
@@ -267,7 +267,7 @@ class CapacityEnforcer(Enforcer):
         """
         if not isinstance(refusal, Refused):
             return False
-        named = _named(pending)
+        named = [item for item in pending if item.named]
         self._cache.forget(_names(named))
         takers = [item for item in pending if refusal.inventory_id in item.inventory_ids.values()]
         if not takers:
@@ -284,7 +284,7 @@ class CapacityEnforcer(Enforcer):
 
     def explain(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> None:
         """Raise OverCapacity if a claim does not fit."""
-        named = _named(pending)
+        named = [item for item in pending if item.named]
 
         def work(connection: Connection) -> list[CapacityOver]:
             overs = self._violations(connection, named) if named else []
@@ -439,11 +439,6 @@ def find_providers(database: Database, connection: Connection, names: set[str]) 
     for name in sorted(names - providers.keys()):
         raise exceptions.ProviderNotFound(name)
     return providers
-
-
-def _named(pending: Iterable[PendingClaim]) -> list[PendingClaim]:
-    """The claims that name a provider."""
-    return [item for item in pending if item.named]
 
 
 def _names(named: Iterable[PendingClaim]) -> set[str]:

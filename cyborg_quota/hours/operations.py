@@ -34,16 +34,7 @@ _NUMBER: Final[Schema] = {"type": "number"}
 # --- budgets ---
 
 
-def _of_use(name: str) -> Any:
-    """The value of a column: a number of hours of what is used, or None if no period is going on."""
-    return lambda record: None if record.use is None else round(getattr(record.use, name), 4)
-
-
 _LASTS: Final = "When the hours are spent if what is held stays; null: in no time of this period, or nothing is held."
-
-
-def _day(name: str) -> Column:
-    return Column(name, formats.timestamp, schema=TIME, text=lambda row: str(row[name])[:10])
 
 
 _BUDGET: Final = (
@@ -54,8 +45,18 @@ _BUDGET: Final = (
         value=lambda record: record.budget.amount if record.use is None else round(record.use.hours, 4),
         schema=described(_NUMBER, "With what was carried from the period before."),
     ),
-    Column("spent", formats.Optional, _of_use("spent"), described(nullable(_NUMBER), "null: no period is going on.")),
-    Column("left", formats.Optional, _of_use("left"), described(nullable(_NUMBER), "Negative if more was spent.")),
+    Column(
+        "spent",
+        formats.Optional,
+        lambda record: None if record.use is None else round(record.use.spent, 4),
+        described(nullable(_NUMBER), "null: no period is going on."),
+    ),
+    Column(
+        "left",
+        formats.Optional,
+        lambda record: None if record.use is None else round(record.use.left, 4),
+        described(nullable(_NUMBER), "Negative if more was spent."),
+    ),
     Column("held", formats.Optional, lambda record: record.use and record.use.held, nullable(COUNT)),
     Column(
         "lasts_until",
@@ -63,8 +64,8 @@ _BUDGET: Final = (
         schema=described(nullable(TIME), _LASTS),
         text=lambda row: formats.brief(row["lasts_until"]),
     ),
-    _day("period_begins"),
-    _day("period_ends"),
+    Column("period_begins", formats.timestamp, schema=TIME, text=lambda row: str(row["period_begins"])[:10]),
+    Column("period_ends", formats.timestamp, schema=TIME, text=lambda row: str(row["period_ends"])[:10]),
     Column(
         "enforce",
         value=lambda record: "refuse" if record.budget.enforce else "notify",

@@ -320,7 +320,7 @@ class LimitChanges:
             live, _ = overrides.read(connection, [project_id])
             budgets = tables.budgets_of(connection, project_id)
             changes = minimum_rules.clear(connection, project_id)
-            if tables.is_in_use(connection, project_id) or not tables.forget_project(connection, project_id):
+            if not tables.forget_project(connection, project_id):
                 raise exceptions.ProjectRefused(project_id, "holds resources; release them first")
             changes += [
                 RecordedChange.of_limit(project_id, key.resource_key, limit, None)

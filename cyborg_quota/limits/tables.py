@@ -186,13 +186,8 @@ def budgets_of(connection: Connection, project_id: str) -> dict[str, int]:
     return {resource: hours for resource, hours in connection.execute(query.order_by(budgets.c.resource))}
 
 
-def is_in_use(connection: Connection, project_id: str) -> bool:
-    """Whether the project has usage, or a live reservation."""
-    return reservations.is_any_live(connection, project_id) or usages.is_any_held(connection, project_id)
-
-
 def forget_project(connection: Connection, project_id: str) -> bool:
-    """Delete all rows of a project. False: it was charged concurrently, and the caller must roll back.
+    """Delete all rows of a project. False: it holds something, or was charged; the caller must roll back.
 
     Its bindings end, and are kept as history. They are locked before usage rows, as by a claim. The project's row is
     locked before its usage rows, so that none is inserted before this transaction ends. What the project has used stays
@@ -202,7 +197,8 @@ def forget_project(connection: Connection, project_id: str) -> bool:
     pods.end_bindings(connection, project_id)
     projects.lock_many(connection, [project_id])
     tree.set_parents(connection, {}, {project_id: None})
-    if usages.delete_zeros(connection, project_id) or is_in_use(connection, project_id):
+    is_left = usages.delete_zeros(connection, project_id)
+    if is_left or reservations.is_any_live(connection, project_id) or usages.is_any_held(connection, project_id):
         return False
     for table in (project_limits, limit_overrides, budgets, budget_adjustments):
         connection.execute(sa.delete(table).where(table.c.project_id == project_id))

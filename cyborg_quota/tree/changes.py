@@ -47,7 +47,18 @@ class Tree:
         def work(connection: Connection) -> tuple[bool, RecordedChanges | None]:
             if check is not None:
                 check(connection)
-            return True, _set_parents(connection, wanted, author, operation, refuse)
+            named = {*wanted, *(parent_id for parent_id in wanted.values() if parent_id is not None)}
+            before = projects.edges_above(connection, named)
+            changes = [
+                RecordedChange.of_parent(name, before, wanted[name])
+                for name in sorted(wanted)
+                if name not in before or before[name] != wanted[name]
+            ]
+            recorded = change_log.record(connection, author, changes, operation=operation)
+            moved = {name: wanted[name] for name in wanted if name in before and before[name] != wanted[name]}
+            added = {name: wanted.get(name) for name in named - before.keys()}
+            tables.set_parents(connection, added, moved, refuse)
+            return True, recorded
 
         until_stable(lambda: self.history.change(self.database, work))
         self.paths.forget_all()
@@ -69,23 +80,3 @@ class Tree:
         # (An unknown root is added with its first child.)
         wanted = {name: parent_id for name, parent_id in wanted.items() if parent_id is not None or name in edges}
         self.set_parents(wanted, Author(user_id=source), operation=source)
-
-
-def _set_parents(
-    connection: Connection,
-    wanted: Mapping[str, str | None],
-    author: Author,
-    operation: str | None,
-    refuse: tables.Refuse | None,
-) -> RecordedChanges | None:
-    named = {*wanted, *(parent_id for parent_id in wanted.values() if parent_id is not None)}
-    before = projects.edges_above(connection, named)
-    changes = [
-        RecordedChange.of_parent(name, before, wanted[name])
-        for name in sorted(wanted)
-        if name not in before or before[name] != wanted[name]
-    ]
-    recorded = change_log.record(connection, author, changes, operation=operation)
-    moved = {name: wanted[name] for name in wanted if name in before and before[name] != wanted[name]}
-    tables.set_parents(connection, {name: wanted.get(name) for name in named - before.keys()}, moved, refuse)
-    return recorded

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from oslo_log import log as logging
@@ -19,7 +19,7 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, units, validation
 from cyborg_quota.spool import Spool
 from cyborg_quota.types import in_pages
-from cyborg_quota.types.capacity import Allocation, Inventory, InventoryRecord, Provider
+from cyborg_quota.types.capacity import Inventory, InventoryRecord, Provider
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:  # the command line's help must not load a database
@@ -106,7 +106,7 @@ class CapacityImporter:
             claims = _Claims(spool)
             stored = _Stored(self.capacity, self.context)
             if self.knows_use:
-                claims.add(_allocations(self.capacity, self.context))
+                claims.add(self.capacity, self.context)
             wanted = read()
             self._check(wanted, stored)
             matched = [(entry, stored.find(entry)) for entry in wanted]
@@ -114,7 +114,7 @@ class CapacityImporter:
             self.capacity.require_pods(self.context, {entry.pod for entry in wanted if entry.pod is not None})
             if any(self._elsewhere(entry, provider, claims) for entry, provider in matched if entry.used is not None):
                 self.settle()
-                claims.add(_allocations(self.capacity, self.context))
+                claims.add(self.capacity, self.context)
             _warn_about_known(matched)
             _warn_about_hosts(matched, stored)
             changes: list[Change] = []
@@ -273,7 +273,10 @@ def _warn(message: str, cases: Sequence[tuple[object, ...]]) -> None:
 
 def _warn_about_hosts(matched: Sequence[tuple[WantedProvider, Provider | None]], stored: _Stored) -> None:
     """Warn of new providers, such as ``node1.example.org``, that another source may have stored as ``node1``."""
-    others = stored.hosts() - {provider.name for _, provider in matched if provider is not None}
+    # (The providers without a parent that have an inventory with a total above 0.)
+    with_something = {name for name, records in stored.records.items() if any(one.total for one in records.values())}
+    hosts = {name for name in with_something if stored.by_name[name].parent is None}
+    others = hosts - {provider.name for _, provider in matched if provider is not None}
     by_label: defaultdict[str, list[str]] = defaultdict(list)  # by the first label of the domain name
     for name in others:
         by_label[name.partition(".")[0]].append(name)
@@ -303,13 +306,6 @@ class _Stored:
         for record in capacity.list_inventories(context):
             self.records.setdefault(record.provider, {})[record.resource] = record
 
-    def hosts(self) -> set[str]:
-        """The names of the providers without a parent that have an inventory with a total above 0."""
-        with_something = {
-            name for name, records in self.records.items() if any(record.total for record in records.values())
-        }
-        return {name for name in with_something if self.by_name[name].parent is None}
-
     def find(self, entry: WantedProvider) -> Provider | None:
         """The stored provider with the same UUID, else with the same name; a name may be its UUID.
 
@@ -334,8 +330,13 @@ class _Claims:
         self._spool = spool
         self._places: dict[str, list[int]] = {}
 
-    def add(self, allocations: Iterable[Allocation]) -> None:
-        """Add the claims of one moment, sorted by provider. A consumer that had a claim at any moment is known."""
+    def add(self, capacity: Capacity, context: Context) -> None:
+        """Add all claims of this moment, read in pages. A consumer that had a claim at any moment is known."""
+        allocations = in_pages(
+            lambda marker: capacity.list_allocations(context, limit=PAGE_ROWS, after=marker),
+            PAGE_ROWS,
+            lambda allocation: allocation.reservation,
+        )
         for provider, rows in itertools.groupby(allocations, key=operator.attrgetter("provider")):
             usage: defaultdict[str, Counter[str]] = defaultdict(Counter)
             for allocation in rows:
@@ -350,15 +351,6 @@ class _Claims:
             for resource, amounts in self._spool.get(place).items():
                 maximum[resource] |= Counter(amounts)
         return maximum
-
-
-def _allocations(capacity: Capacity, context: Context) -> Iterator[Allocation]:
-    """All claims, by provider, read in pages."""
-    return in_pages(
-        lambda marker: capacity.list_allocations(context, limit=PAGE_ROWS, after=marker),
-        PAGE_ROWS,
-        lambda allocation: allocation.reservation,
-    )
 
 
 def _is_equal(record: InventoryRecord | None, wanted: Inventory) -> bool:
