@@ -274,8 +274,9 @@ class Capacity(EnforcedSubject):
                 if resource in elsewhere:
                     inventory_rows.set_used_elsewhere(connection, provider_id, {resource: elsewhere[resource]})
             after = inventory_rows.read(connection, [provider_id], checked)
-            done = [_inventory_change(present, before.get(key), record) for key, record in after.items()]
-            return list(after.values()), done
+            return list(after.values()), [
+                _inventory_change(present, before.get(key), record) for key, record in after.items()
+            ]
 
         records = self._change(author, work)
         for record in records:

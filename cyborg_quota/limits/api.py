@@ -427,8 +427,10 @@ class Limits(Minimums):
         """
         self.require_stored()
         names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
-        amounts = self._database.read(lambda connection: tables.held_by_all(connection, names))
-        return {**dict.fromkeys(names, 0), **amounts}
+        return {
+            **dict.fromkeys(names, 0),
+            **self._database.read(lambda connection: tables.held_by_all(connection, names)),
+        }
 
     def _check_totals(self, limits: Mapping[str, int]) -> dict[str, int]:
         if not isinstance(limits, Mapping) or not limits:

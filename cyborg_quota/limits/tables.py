@@ -233,21 +233,14 @@ def holders(
     for _ in range(MAX_BATCHES):
         parts = [paging.first_projects(column, after, size).subquery() for column, _ in which]
         union = sa.union(*(sa.select(part.c.project_id) for part in parts)).subquery()
-        first = sa.select(union.c.project_id).order_by(union.c.project_id).limit(size)
-        known = connection.execute(first).scalars().all()
+        known = connection.scalars(sa.select(union.c.project_id).order_by(union.c.project_id).limit(size)).all()
         if not known:
             return names, None
-        fulfilling = set(
-            connection.execute(
-                sa.union(
-                    *(
-                        sa.select(column).where(column > after, column <= known[-1], condition)
-                        for column, condition in which
-                    )
-                )
-            ).scalars()
+        fulfilling = sa.union(
+            *(sa.select(column).where(column > after, column <= known[-1], condition) for column, condition in which)
         )
-        names += [project_id for project_id in known if project_id in fulfilling]
+        chosen = set(connection.scalars(fulfilling))
+        names += [project_id for project_id in known if project_id in chosen]
         if len(names) > count:
             return names[:count], names[count - 1]
         if len(known) < size:

@@ -39,8 +39,7 @@ def read(
             capacity.update(uses)
             ages.update(ages_of_pods)
         overdue = history.oldest_overdue(connection, grace).total_seconds()
-        revision = schema.checked_revision(connection)
-        metrics = LedgerMetrics([], [], capacity, ages, overdue, revision)
+        metrics = LedgerMetrics([], [], capacity, ages, overdue, schema.checked_revision(connection))
         shared, states = path_state.read_states(connection, project_ids)
         return metrics, shared, states, headroom.read_budgets(connection, states, resources)
 

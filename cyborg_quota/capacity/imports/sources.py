@@ -107,8 +107,9 @@ class ServiceApi:
             url = urllib.parse.urlsplit(getattr(conf[group], option, None) or "")
             if "@" in url.netloc or url.query:
                 raise exceptions.ConfigurationError(f"[{group}] {option} must not contain credentials or a query.")
-        timeout = conf[group].timeout or _TIMEOUT_SECONDS
-        session = loading.load_session_from_conf_options(conf, group, auth=auth, timeout=timeout)
+        session = loading.load_session_from_conf_options(
+            conf, group, auth=auth, timeout=conf[group].timeout or _TIMEOUT_SECONDS
+        )
         adapter = loading.load_adapter_from_conf_options(conf, group, session=session, auth=auth)
         return cls.from_session(
             session,
@@ -216,8 +217,7 @@ class SourceProvider:
 
 def ratio_of(value: float | str) -> decimal.Decimal:
     """An allocation ratio of an API (a binary fraction) as it is written, rounded down to what is stored."""
-    ratio = decimal.Decimal(str(value)).quantize(_PLACES, rounding=decimal.ROUND_DOWN).normalize()
-    return ratio + 0
+    return decimal.Decimal(str(value)).quantize(_PLACES, rounding=decimal.ROUND_DOWN).normalize() + 0
 
 
 # --- Placement ---
