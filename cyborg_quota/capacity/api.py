@@ -95,7 +95,7 @@ class Capacity(EnforcedSubject):
                 raise exceptions.ProviderExists(provider.name)
             resource_providers.insert(connection, provider, parent_id)
             added = self._find(connection, provider.uuid).provider
-            return added, [_provider_change(None, added)]
+            return added, [_recorded(added, None, added)]
 
         try:
             return self._change(author, work)
@@ -171,7 +171,7 @@ class Capacity(EnforcedSubject):
                 if served in added:
                     _check_served(before, pool)
                 resource_providers.set_served_by(connection, served_id, pool_id if served in added else None)
-                changes.append(_provider_change(before, self._find(connection, before.uuid).provider))
+                changes.append(_recorded(before, before, self._find(connection, before.uuid).provider))
             return self._find(connection, pool.uuid).provider, changes
 
         return self._change(author, work)
@@ -196,7 +196,7 @@ class Capacity(EnforcedSubject):
                     inventory_rows.renew(connection, provider_id)
                 resource_providers.update(connection, provider_id, changed)
             after = self._find(connection, before.uuid).provider
-            return after, [_provider_change(before, after)]
+            return after, [_recorded(before, before, after)]
 
         return self._change(author, work)
 
@@ -224,7 +224,7 @@ class Capacity(EnforcedSubject):
                 )
             removed = _remove_inventories(connection, provider_id, present)
             resource_providers.delete(connection, provider_id)
-            return None, [*removed, _provider_change(present, None)]
+            return None, [*removed, _recorded(present, present, None)]
 
         self._change(validation.author_of(context, reason), work)
 
@@ -274,9 +274,7 @@ class Capacity(EnforcedSubject):
                 if resource in elsewhere:
                     inventory_rows.set_used_elsewhere(connection, provider_id, {resource: elsewhere[resource]})
             after = inventory_rows.read(connection, [provider_id], checked)
-            return list(after.values()), [
-                _inventory_change(present, before.get(key), record) for key, record in after.items()
-            ]
+            return list(after.values()), [_recorded(present, before.get(key), record) for key, record in after.items()]
 
         records = self._change(author, work)
         for record in records:
@@ -501,7 +499,7 @@ def _remove_inventories(
             record.resource,
             f"claims use {record.used}; {_HOW_TO_LIST % record.provider}; a total of 0 refuses new ones",
         )
-    return [_inventory_change(provider, record, None) for record in records.values()]
+    return [_recorded(provider, record, None) for record in records.values()]
 
 
 def _values(record: Provider | InventoryRecord | None) -> Value:
@@ -517,33 +515,28 @@ def _values(record: Provider | InventoryRecord | None) -> Value:
 def _check_served(provider: Provider, pool: Provider) -> None:
     """Raise ProviderInUse if the pool cannot serve the provider."""
     is_other = provider.served_by not in (None, pool.name)
+    pods = ["no pod" if member.pod is None else f"pod {member.pod}" for member in (provider, pool)]
     for is_wrong, reason in (
         (provider.uuid == pool.uuid, "a pool does not serve itself"),
         (is_other, f"{provider.served_by} serves it: see `provider set --stop-serving`"),
-        (provider.pod != pool.pod, f"it is in {_pod_text(provider)}, and the pool is in {_pod_text(pool)}"),
+        (provider.pod != pool.pod, f"it is in {pods[0]}, and the pool is in {pods[1]}"),
     ):
         if is_wrong:
             raise exceptions.ProviderInUse(provider.name, None, reason, change=f"served by {pool.name}")
 
 
-def _pod_text(provider: Provider) -> str:
-    return "no pod" if provider.pod is None else f"pod {provider.pod}"
-
-
-def _provider_change(before: Provider | None, after: Provider | None) -> RecordedChange:
-    provider: Any = before or after
-    verb = "set" if before and after else "add" if before is None else "remove"
-    values = _values(before), _values(after)
-    return RecordedChange(f"{verb} provider", None, None, *values, provider=provider.name, provider_uuid=provider.uuid)
-
-
-def _inventory_change(
-    provider: Provider, before: InventoryRecord | None, after: InventoryRecord | None
+def _recorded(
+    provider: Provider, before: Provider | InventoryRecord | None, after: Provider | InventoryRecord | None
 ) -> RecordedChange:
-    resource = (after or before).resource  # type: ignore[union-attr]
-    action = "remove inventory" if after is None else "set inventory"
+    """The change of a provider, or of an inventory of it, for the history."""
+    record: Any = after or before
+    is_inventory = isinstance(record, InventoryRecord)
+    verb = "remove" if after is None else "add" if before is None and not is_inventory else "set"
+    what, resource = ("inventory", record.resource) if is_inventory else ("provider", None)
     values = _values(before), _values(after)
-    return RecordedChange(action, None, resource, *values, provider=provider.name, provider_uuid=provider.uuid)
+    return RecordedChange(
+        f"{verb} {what}", None, resource, *values, provider=provider.name, provider_uuid=provider.uuid
+    )
 
 
 def _check_amounts(amounts: object) -> dict[str, int]:

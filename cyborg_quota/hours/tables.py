@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 import sqlalchemy as sa
@@ -55,7 +55,7 @@ def delete(connection: Connection, project_id: str, resources: Collection[str]) 
 
 def adjust(connection: Connection, key: UsageKey, month: int, device_seconds: int) -> None:
     """Add a correction to those of this month. The transaction must be serialized with other changes of budgets."""
-    before = dict(_corrections(connection, [key]).get(key, ())).get(month, 0)
+    before = _corrections(connection, [key])(key, month, month + 1)
     row = {"project_id": key.project_id, "resource": key.resource, "month": month}
     put(connection, budget_adjustments, row, {"device_seconds": before + device_seconds})
 
@@ -76,11 +76,7 @@ def periods(connection: Connection, found: Sequence[Budget], ahead: int) -> tupl
     changes = [end for _, (_, end) in present] + [budget.starts for budget in found if budget.months is None]
     until = min((change for change in changes if change > month), default=None)
     keys = [budget.key for budget, _ in present]
-    used, corrected = meters.used_before(connection, keys), _corrections(connection, keys)
-
-    def corrections(key: UsageKey, begin: int, end: int) -> int:
-        return sum(seconds for month, seconds in corrected.get(key, ()) if begin <= month < end)
-
+    used, corrections = meters.used_before(connection, keys), _corrections(connection, keys)
     results = []
     for budget, (begin, end) in present:
         key, before, carried = budget.key, begin - (budget.months or 0), 0
@@ -92,9 +88,9 @@ def periods(connection: Connection, found: Sequence[Budget], ahead: int) -> tupl
     return results, None if until is None else clock.second_of(until)
 
 
-def _corrections(connection: Connection, keys: Iterable[UsageKey]) -> Mapping[UsageKey, list[tuple[int, int]]]:
-    """The months and the device-seconds of the corrections of budgets."""
+def _corrections(connection: Connection, keys: Iterable[UsageKey]) -> Callable[[UsageKey, int, int], int]:
+    """A function: the device-seconds of the corrections of a budget, from a month until another."""
     names = sorted({key.project_id for key in keys})
     rows = connection.execute(sa.select(budget_adjustments).where(_adjustment.project_id.in_(names)))
     by_key = grouped(rows, lambda row: UsageKey(row.project_id, row.resource))
-    return {key: [(row.month, row.device_seconds) for row in corrections] for key, corrections in by_key.items()}
+    return lambda key, begin, end: sum(row.device_seconds for row in by_key.get(key, ()) if begin <= row.month < end)

@@ -28,22 +28,17 @@ class InitialLimits:
     @classmethod
     def parse(cls, child: str, root: str) -> InitialLimits:
         """From [limits] child_initial_limit and root_initial_limit. Raises ConfigurationError."""
-        return cls(
-            child=_parse_initial_limit("child_initial_limit", child),
-            root=_parse_initial_limit("root_initial_limit", root),
-        )
-
-
-def _parse_initial_limit(option: str, value: str) -> int | None:
-    if value == DEFAULT:
-        return None
-    try:
-        limit = int(value)
-    except ValueError:
-        limit = UNLIMITED - 1
-    if limit < UNLIMITED:
-        raise exceptions.ConfigurationError(f"[limits] {option} = {value}: give a number of at least -1, or default.")
-    return limit
+        limits: list[int | None] = []
+        for option, value in (("child_initial_limit", child), ("root_initial_limit", root)):
+            try:
+                limits.append(None if value == DEFAULT else int(value))
+            except ValueError:
+                limits.append(UNLIMITED - 1)
+            if limits[-1] is not None and limits[-1] < UNLIMITED:
+                raise exceptions.ConfigurationError(
+                    f"[limits] {option} = {value}: give a number of at least -1, or default."
+                )
+        return cls(*limits)
 
 
 def effective(

@@ -153,14 +153,10 @@ VERSION: Final = sa.select(
 ).subquery("version")
 
 
-def version_of(row: Any) -> PodsVersion:
-    """The version in a row with the columns of VERSION."""
-    return row.version_pods, row.version_newest, row.version_changes
-
-
 def read_version(connection: sa.Connection) -> PodsVersion:
     """The present version of all pods."""
-    return version_of(connection.execute(sa.select(VERSION)).one())
+    number, newest, changes = connection.execute(sa.select(VERSION)).one()
+    return number, newest, changes
 
 
 def list_pods(connection: sa.Connection, limit: int | None = None, after: str | None = None) -> list[Candidate]:
@@ -365,7 +361,7 @@ def find_current(
             dataclasses.replace(_binding_of(row), endpoint=row.endpoint, region=row.region),
             stored(row),
             row.is_first,
-            version_of(row) if with_version else None,
+            (row.version_pods, row.version_newest, row.version_changes) if with_version else None,
         )
         for row in rows
     ]

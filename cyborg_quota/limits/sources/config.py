@@ -55,7 +55,9 @@ def parse_limits(limits: Mapping[str, object]) -> dict[str, int]:
     parsed = {}
     for resource, value in limits.items():
         try:
-            limit = int(str(value))
+            name, limit = validation.check_name("resource", resource), int(str(value))
+        except exceptions.InvalidName as error:
+            raise exceptions.ConfigurationError(f"[limits] limits: {error}") from None
         except ValueError:
             raise exceptions.ConfigurationError(
                 f"[limits] limits: {resource}:{value} is not an integer (write fpga:5,gpu:10; -1 is unlimited)."
@@ -64,8 +66,5 @@ def parse_limits(limits: Mapping[str, object]) -> dict[str, int]:
             raise exceptions.ConfigurationError(
                 f"[limits] limits: {resource}:{limit} is negative (-1 is unlimited, 0 allows nothing)."
             )
-        try:
-            parsed[validation.check_name("resource", resource)] = limit
-        except exceptions.InvalidName as error:
-            raise exceptions.ConfigurationError(f"[limits] limits: {error}") from None
+        parsed[name] = limit
     return parsed

@@ -12,6 +12,7 @@ caller passes the configuration.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import threading
 import time
@@ -67,11 +68,6 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 def endpoint_option(conf: cfg.ConfigOpts, name: str) -> str | None:
     """[oslo_limit] endpoint_NAME. Releases of oslo.limit before 2.6 have endpoint_id only."""
     return getattr(conf[GROUP], f"endpoint_{name}", None)
-
-
-def auth_url(conf: cfg.ConfigOpts) -> str | None:
-    """The URL of Keystone; None if the auth plugin has no such option."""
-    return getattr(conf[GROUP], "auth_url", None)
 
 
 class _BoundedRequests(requests.Session):
@@ -153,7 +149,7 @@ _REASONS: Final = {
 def failure(error: Exception, conf: cfg.ConfigOpts) -> LimitSourceError:
     """Convert an error of keystoneauth1. Its text is omitted, because it may quote the response."""
     types = next(types for types in _REASONS if isinstance(error, types))
-    url = auth_url(conf)
+    url = getattr(conf[GROUP], "auth_url", None)  # (Not each auth plugin has this option.)
     reason = _REASONS[types].format(error=error, keystone=f"Keystone at {url}" if url else "Keystone")
     is_total = types != (ksa.HttpError,) or getattr(error, "http_status", None) in (502, 503, 504)
     return LimitSourceError(reason, is_total=is_total)
@@ -220,12 +216,11 @@ class KeystoneClient:
     ) -> None:
         self._conf = conf
         self._connect = connect
-        self._adapter: Adapter | None = None
         forks.register(self)
 
     def renew_after_fork(self) -> None:
         """Connect again: a connection must not be shared by two processes."""
-        self._adapter = None
+        vars(self).pop("_adapter", None)
 
     @_reading("the endpoint")
     def service(self) -> Service:
@@ -346,7 +341,7 @@ class KeystoneClient:
     ) -> dict[str, Any] | None:
         """The body of the response; None for a status of ``missing``."""
         try:
-            response = self._connected().get(path, params=query or {}, raise_exc=False)
+            response = self._adapter.get(path, params=query or {}, raise_exc=False)
         except ksa.ClientException as error:
             raise failure(error, self._conf) from None
         status = response.status_code
@@ -368,19 +363,16 @@ class KeystoneClient:
             f"the response to {path} is not JSON; check that [{GROUP}] auth_url is the URL of Keystone", is_total=False
         )
 
-    def _connected(self) -> Adapter:
-        adapter = self._adapter
-        if adapter is None:  # (Two threads may make one each.)
-            adapter = self._adapter = self._connect(self._conf)
-        return adapter
+    @functools.cached_property
+    def _adapter(self) -> Adapter:  # (Two threads may make one each.)
+        return self._connect(self._conf)
 
     def _check_sees_all(self) -> None:
-        adapter = self._connected()
-        get_access = getattr(adapter.auth, "get_access", None)
+        get_access = getattr(self._adapter.auth, "get_access", None)
         if get_access is None:
             return  # the auth plugin has no token with roles
         try:
-            access = get_access(adapter.session)
+            access = get_access(self._adapter.session)
         except ksa.ClientException as error:
             raise failure(error, self._conf) from None
         if not (getattr(access, "system_scoped", False) or _SEES_ALL_ROLES & set(access.role_names)):
