@@ -31,7 +31,17 @@ from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.inventories import InventoryClaim, InventoryLocation
 from cyborg_quota.db.resource_providers import StoredProvider
 from cyborg_quota.ledger.enforcers import Enforcer, Parts, PendingClaim, Refused, Rooms, conflict
-from cyborg_quota.types import ANY, Claim, InventoryKey, ReserveRequest, ResizeRequest, ResourceKey, Row
+from cyborg_quota.types import (
+    ANY,
+    Claim,
+    InventoryKey,
+    ReserveRequest,
+    ResizeRequest,
+    ResourceKey,
+    Row,
+    grouped,
+    summed,
+)
 from cyborg_quota.types.capacity import CapacityDrift, CapacityOver, ResourceUse
 
 LOG = logging.getLogger(__name__)
@@ -118,9 +128,7 @@ class CapacityEnforcer(Enforcer):
         ``pod``: only providers of this pod.
         A provider that has refused a claim of this call is avoided if the claims fit elsewhere.
         """
-        groups: dict[frozenset[tuple[str, int]], list[PendingClaim]] = {}
-        for item in claims:
-            groups.setdefault(frozenset(item.claim.deltas.items()), []).append(item)
+        groups = grouped(claims, lambda item: frozenset(item.claim.deltas.items()))
         tried = {provider_id for item in claims for provider_id in item.tried}
         for avoided in (tried, set[int]()) if tried else (tried,):
             taken = Taken(pending)
@@ -207,11 +215,12 @@ class CapacityEnforcer(Enforcer):
 
     def inventory_claims(self, pending: Sequence[PendingClaim]) -> Sequence[InventoryClaim]:
         """What the claims take, in the order of the inventories' ids, in which every transaction locks them."""
-        totals: dict[tuple[int, int], int] = {}
-        for item in pending:
-            for (_, resource), inventory_id in item.inventory_ids.items():
-                amount = item.claim.deltas[resource]
-                totals[inventory_id, amount] = totals.get((inventory_id, amount), 0) + amount
+        taken = (
+            (inventory_id, item.claim.deltas[key.resource])
+            for item in pending
+            for key, inventory_id in item.inventory_ids.items()
+        )
+        totals = summed(((inventory_id, amount), amount) for inventory_id, amount in taken)
         return sorted(InventoryClaim(*key, total) for key, total in totals.items())
 
     def charge(self, connection: Connection, pending: Sequence[PendingClaim]) -> None:
@@ -309,9 +318,7 @@ class CapacityEnforcer(Enforcer):
             for item in named
             for resource, amount in item.claim.deltas.items()
         ]
-        totals: Counter[InventoryKey] = Counter()
-        for _, key, amount in wanted:
-            totals[key] += amount
+        totals = summed((key, amount) for _, key, amount in wanted)
         return _find_overs(connection, [(*claim, totals[claim[1]]) for claim in wanted], is_limited=named[0].is_limited)
 
     def explain_resize(self, request: ResizeRequest, rows: Sequence[Row]) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from cyborg_quota.db import inventories, path_state
@@ -62,12 +62,11 @@ def _tops(connection: Connection, limits: LimitDriver) -> list[PathState]:
 
 def _report(
     resource: str,
-    records: Iterable[InventoryRecord],
+    records: Sequence[InventoryRecord],
     limits: Mapping[UsageKey, int],
     usage: Mapping[UsageKey, int],
     total: TotalLimit | None,
 ) -> ResourceReport:
-    records = list(records)
     free = [max(record.free, 0) for record in records]
     own = {key: limit for key, limit in limits.items() if key[1] == resource}
     sum_of_limits = UNLIMITED if UNLIMITED in own.values() else sum(own.values())

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.types import UNLIMITED, Counters, UsageKey
+from cyborg_quota.types import UNLIMITED, Counters, UsageKey, grouped
 from cyborg_quota.types.limits import TreeRow
 
 DEFAULT: Final = "default"
@@ -51,7 +52,7 @@ def effective(
     return default if initial_limit is None else initial_limit
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass
 class LimitTree:
     """Default limits by resource, limits of projects by key, and parents by project.
 
@@ -62,7 +63,6 @@ class LimitTree:
     project_limits: dict[UsageKey, int]
     parents: dict[str, str | None]
     initial_limits: InitialLimits
-    _children: dict[str, list[str]] | None = None
 
     def copy(self) -> LimitTree:
         """A copy that can be changed without changing this tree."""
@@ -78,16 +78,11 @@ class LimitTree:
         """The projects that are in the tree or have a limit, sorted."""
         return sorted(set(self.parents) | {key.project_id for key in self.project_limits})
 
-    @property
+    @functools.cached_property
     def children_of(self) -> Mapping[str, Sequence[str]]:
         """The children of each project that has children, sorted. Other projects have no entry."""
-        if self._children is None:
-            children: dict[str, list[str]] = {}
-            for project_id, parent_id in sorted(self.parents.items()):
-                if parent_id is not None:
-                    children.setdefault(parent_id, []).append(project_id)
-            self._children = children
-        return self._children
+        children = [project_id for project_id, parent_id in sorted(self.parents.items()) if parent_id is not None]
+        return grouped(children, lambda project_id: str(self.parents[project_id]))
 
     @property
     def roots(self) -> list[str]:

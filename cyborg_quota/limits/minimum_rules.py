@@ -96,11 +96,8 @@ def not_kept(growth: minimums.Growth, limits: Limits, path: Sequence[str]) -> li
 
 def limits_of(bounds: Iterable[PathLimits]) -> dict[UsageKey, int]:
     """The lowest limit of each usage row, from what limits charges."""
-    lowest: dict[UsageKey, int] = {}
-    for constraint in (constraint for limits in bounds for constraint in limits.constraints):
-        if constraint.limit != UNLIMITED:
-            lowest[constraint.key] = min(constraint.limit, lowest.get(constraint.key, constraint.limit))
-    return lowest
+    limited = [constraint for limits in bounds for constraint in limits.constraints if constraint.limit != UNLIMITED]
+    return {constraint.key: constraint.limit for constraint in sorted(limited, key=lambda one: -one.limit)}
 
 
 def limits_of_path(source: LimitDriver, state: PathState, wanted: Mapping[str, int]) -> dict[UsageKey, int]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Iterable, Mapping
 from operator import attrgetter, itemgetter
@@ -285,36 +286,24 @@ def _resources(caller: Any, **page: Any) -> list[tuple[Resource, int | None, str
     resources = paging.page(caller.engine.list_resources(), lambda resource: (resource.name, resource.name), **page)
     if not caller.is_host:
         return [(resource, None, None) for resource in resources]
-    options, limits = caller.conf.limits, _default_limits(caller)
+    from cyborg_quota.limits.limit_tree import InitialLimits
+
+    options, initial = caller.conf.limits, None
+    if options.driver == "database":  # (only this driver uses it; None: the default applies)
+        initial = InitialLimits.parse(options.child_initial_limit, options.root_initial_limit).root
+    limits: Mapping[str, int] = {} if initial is None else dict.fromkeys(caller.engine.resources, initial)
+    if initial is None and options.driver != "keystone":  # (this command does not read Keystone's registered limits)
+        with contextlib.suppress(exceptions.LimitsReadOnly):  # the limit driver cannot list them
+            limits = caller.engine.limits.list_defaults(caller.context)
     return [
-        (resource, limits.get(resource.name), _limit_source(options, is_set=resource.name in limits))
+        (resource, limits.get(resource.name), _limit_source(options, initial, is_set=resource.name in limits))
         for resource in resources
     ]
 
 
-def _default_limits(run: Any) -> Mapping[str, int]:
-    if run.conf.limits.driver == "keystone":
-        return {}  # Keystone's registered limits apply; this command does not read them
-    if (initial := _root_initial_limit(run.conf.limits)) is not None:
-        return dict.fromkeys(run.engine.resources, initial)
-    try:
-        return run.engine.limits.list_defaults(run.context)  # type: ignore[no-any-return]
-    except exceptions.LimitsReadOnly:
-        return {}  # the limit driver cannot list them
-
-
-def _root_initial_limit(options: Any) -> int | None:
-    """[limits] root_initial_limit, which only the driver ``database`` uses; None: the default applies."""
-    from cyborg_quota.limits.limit_tree import InitialLimits
-
-    if options.driver != "database":
-        return None
-    return InitialLimits.parse(options.child_initial_limit, options.root_initial_limit).root
-
-
-def _limit_source(options: Any, *, is_set: bool) -> str:
+def _limit_source(options: Any, initial: int | None, *, is_set: bool) -> str:
     """The place at which the default limit of a resource is set, or what applies if it is not set."""
-    if _root_initial_limit(options) is not None:
+    if initial is not None:
         return "[limits] root_initial_limit"
     return {
         "noop": "none: [limits] driver is noop",

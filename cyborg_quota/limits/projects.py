@@ -19,7 +19,7 @@ from cyborg_quota.limits.changes import LimitChanges
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.subject import Subject, admin_call
 from cyborg_quota.tree.changes import Tree
-from cyborg_quota.types import Author, RecordedChange
+from cyborg_quota.types import Author, RecordedChange, grouped
 from cyborg_quota.types.limits import Holding
 from cyborg_quota.validation import Context
 
@@ -205,10 +205,9 @@ class Projects(Subject):
         """The limits of at most MAX_LISTED_PROJECTS projects, by project and resource, with each limit driver."""
         names = sorted(set(_checked(project_ids)))
         states = self._database.read(lambda connection: path_state.read_states(connection, names)[1])
-        limits: dict[str, dict[str, int]] = {}
-        for key, limit in self._source.limits(states, self._resources.names()).items():
-            limits.setdefault(key.project_id, {})[key.resource] = limit
-        return limits
+        limits = self._source.limits(states, self._resources.names()).items()
+        by_project = grouped(limits, lambda item: item[0].project_id)
+        return {name: {key.resource: limit for key, limit in items} for name, items in by_project.items()}
 
     @admin_call
     def import_projects(

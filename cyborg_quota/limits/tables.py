@@ -71,8 +71,13 @@ def read_page(connection: Connection, page: Page) -> list[LimitRecord]:
     names. Raises MarkerNotFound.
     """
     records: list[LimitRecord] = []
-    if page.after is None or page.after[0] is None:
-        rows = connection.execute(_page_of_defaults(connection, page))
+    name, after = limit_defaults.c.resource, page.after
+    if after is None or (after[0] is None and after[1] is not None):  # ((None, None): after all defaults)
+        query = sa.select(name, limit_defaults.c.hard_limit).where(*paging.given((name, page.resource)))
+        if after is not None:
+            paging.require(connection, limit_defaults, name == after[1], after)
+            query = query.where(name > after[1])
+        rows = connection.execute(query.order_by(name).limit(page.limit))
         records += [LimitRecord(None, row.resource, row.hard_limit) for row in rows]
     rest = dataclasses.replace(page, limit=None if page.limit is None else page.limit - len(records))
     if rest.limit != 0:
@@ -102,19 +107,6 @@ def read_in_pods(
         query = query.join(page, page.c.project_id == limit.project_id)
     rows = connection.execute(query.order_by(limit.project_id, limit.pod, limit.resource))
     return [LimitRecord(row.project_id, row.resource, row.hard_limit, pod=row.pod) for row in rows]
-
-
-def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:
-    name = limit_defaults.c.resource
-    query = sa.select(name, limit_defaults.c.hard_limit).order_by(name).limit(page.limit)
-    query = query.where(*paging.given((name, page.resource)))
-    if page.after is None:
-        return query
-    after = page.after[1]
-    if after is None:  # after all defaults
-        return query.where(sa.false())
-    paging.require(connection, limit_defaults, name == after, page.after)
-    return query.where(name > after)
 
 
 def read_family(connection: Connection, *project_ids: str, new_parent: str | None = None) -> LimitRows:

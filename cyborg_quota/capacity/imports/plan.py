@@ -195,7 +195,8 @@ def run(
         if conf.cyborg.claim_capacity and not dry_run:
             time.sleep(conf.cyborg.reconcile_grace)
 
-    reason = reason or f"imported from {source}"
-    importer = CapacityImporter(capacity, context, resources, settle, reason, knows_use=from_placement)
+    importer = CapacityImporter(
+        capacity, context, resources, settle, reason or f"imported from {source}", knows_use=from_placement
+    )
     with Spool() as spool:
         return importer.run(read, dry_run=dry_run, progress=progress)

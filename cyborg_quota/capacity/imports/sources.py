@@ -152,9 +152,7 @@ class ServiceApi:
         """
         where = f"cloud {safe_repr(cloud)}" + ("" if region is None else f", region {safe_repr(region)},")
         settings = f"{where} in clouds.yaml"
-        options: dict[str, Any] = {"api_timeout": timeout_seconds}
-        if region is not None:
-            options["region_name"] = region
+        options = {"api_timeout": timeout_seconds, **({} if region is None else {"region_name": region})}
         logging.getLogger("openstack.config").addFilter(_hide_content)
         try:
             cloud_region = config.OpenStackConfig().get_one(cloud, **options)
@@ -189,12 +187,9 @@ def _status(error: Exception) -> int | None:
 def _message(name: str, settings: str, error: Exception) -> str:
     """What failed, without the text of the error, which may quote the response or the configuration."""
     status = _status(error)
-    reason = f"it returned status {status}" if status else f"the request failed ({type(error).__name__})"
-    for kinds, statuses, text in _REASONS:
-        if isinstance(error, kinds) or status in statuses:
-            reason = text.format(settings=settings)
-            break
-    return f"{name.capitalize()} could not be read: {reason}."
+    other = f"it returned status {status}" if status else f"the request failed ({type(error).__name__})"
+    reasons = (text for kinds, statuses, text in _REASONS if isinstance(error, kinds) or status in statuses)
+    return f"{name.capitalize()} could not be read: {next(reasons, other).format(settings=settings)}."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
