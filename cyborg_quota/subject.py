@@ -15,9 +15,7 @@ from cyborg_quota.types import Author, Resource
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:  # the command line's help must not load a database
-    from cyborg_quota.db.database import Database
     from cyborg_quota.driver import DbQuotaDriver
-    from cyborg_quota.ledger.history import History
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -93,15 +91,3 @@ class Subject:
     def _author(self, context: Context, reason: str | None) -> Author:
         """Who makes a change, and why. Raises InvalidRequest, ReasonRequired."""
         return validation.author_of(context, reason, is_required=self._require_reason)
-
-
-class EnforcedSubject(Subject):
-    """A subject that has an enforcer (see DbQuotaDriver)."""
-
-    def __init__(self, enforcer: Any, *common: Any) -> None:
-        """``common``: the arguments of Subject."""
-        super().__init__(*common)
-        self._enforcer = enforcer
-        self._database: Database = enforcer.parts.database
-        self._untimed: Database = self._database.untimed
-        self._history: History = enforcer.parts.history

@@ -24,9 +24,10 @@ from cyborg_quota.db import inventories as inventory_rows
 from cyborg_quota.db import pods as pod_names
 from cyborg_quota.db.database import Connection, DuplicateEntry
 from cyborg_quota.db.resource_providers import StoredProvider
+from cyborg_quota.ledger.enforcers import EnforcedSubject
 from cyborg_quota.ledger.thresholds import OVER, level
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.subject import EnforcedSubject, admin_call
+from cyborg_quota.subject import admin_call
 from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Author, InventoryKey, Marker, RecordedChange, Value
 from cyborg_quota.types.capacity import (
     Allocation,

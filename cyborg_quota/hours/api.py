@@ -16,7 +16,8 @@ from cyborg_quota.db.database import Connection
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.hours import tables
 from cyborg_quota.hours.enforcer import BudgetEnforcer
-from cyborg_quota.subject import EnforcedSubject, admin_call
+from cyborg_quota.ledger.enforcers import EnforcedSubject
+from cyborg_quota.subject import admin_call
 from cyborg_quota.types import (
     MAX_AMOUNT,
     Counters,

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from cyborg_quota import exceptions
 from cyborg_quota.db.database import Connection, Database
@@ -24,6 +24,7 @@ from cyborg_quota.ledger.enforcement import Bundles, K
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_source import LimitDriver, PathLimits
 from cyborg_quota.ledger.transitions import CountersOf
+from cyborg_quota.subject import Subject
 from cyborg_quota.types import (
     ANY,
     RESERVED,
@@ -404,3 +405,15 @@ class OsloLimitHook(Enforcer):
         for item in pending:
             if item.blocked is not None:
                 raise item.blocked from None
+
+
+class EnforcedSubject(Subject):
+    """The interface of a subject that has an enforcer."""
+
+    def __init__(self, enforcer: Any, *common: Any) -> None:
+        """``common``: the arguments of Subject."""
+        super().__init__(*common)
+        parts: Parts = enforcer.parts
+        self._enforcer = enforcer
+        self._database, self._untimed = parts.database, parts.database.untimed
+        self._history = parts.history

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -52,7 +51,7 @@ def effective(
     return default if initial_limit is None else initial_limit
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class LimitTree:
     """Default limits by resource, limits of projects by key, and parents by project.
 
@@ -63,6 +62,7 @@ class LimitTree:
     project_limits: dict[UsageKey, int]
     parents: dict[str, str | None]
     initial_limits: InitialLimits
+    _children: dict[str, list[str]] | None = None
 
     def copy(self) -> LimitTree:
         """A copy that can be changed without changing this tree."""
@@ -78,11 +78,13 @@ class LimitTree:
         """The projects that are in the tree or have a limit, sorted."""
         return sorted(set(self.parents) | {key.project_id for key in self.project_limits})
 
-    @functools.cached_property
+    @property
     def children_of(self) -> Mapping[str, Sequence[str]]:
         """The children of each project that has children, sorted. Other projects have no entry."""
-        children = [project_id for project_id, parent_id in sorted(self.parents.items()) if parent_id is not None]
-        return grouped(children, lambda project_id: str(self.parents[project_id]))
+        if self._children is None:
+            children = [project_id for project_id, parent_id in sorted(self.parents.items()) if parent_id is not None]
+            self._children = grouped(children, lambda project_id: str(self.parents[project_id]))
+        return self._children
 
     @property
     def roots(self) -> list[str]:

@@ -23,6 +23,7 @@ from cyborg_quota.capacity import tables as capacity_tables
 from cyborg_quota.db import change_log, overrides, resource_providers
 from cyborg_quota.db.database import Connection, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
+from cyborg_quota.ledger.enforcers import EnforcedSubject
 from cyborg_quota.pods import claims as pod_claims
 from cyborg_quota.pods import measuring as measurement
 from cyborg_quota.pods import tables
@@ -30,7 +31,7 @@ from cyborg_quota.pods.claims import PodEnforcer
 from cyborg_quota.pods.selection import PodRequest, is_at_threshold
 from cyborg_quota.pods.tables import BindingKey, StoredBinding
 from cyborg_quota.policy import SEE_PODS
-from cyborg_quota.subject import EnforcedSubject, admin_call, admin_call_as
+from cyborg_quota.subject import admin_call, admin_call_as
 from cyborg_quota.types import MAX_AMOUNT, RecordedChange, RecordedChanges, Value
 from cyborg_quota.types.capacity import (
     POD_STATES,

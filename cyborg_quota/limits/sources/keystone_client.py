@@ -12,7 +12,6 @@ caller passes the configuration.
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
 import threading
 import time
@@ -216,11 +215,12 @@ class KeystoneClient:
     ) -> None:
         self._conf = conf
         self._connect = connect
+        self._adapter: Adapter | None = None
         forks.register(self)
 
     def renew_after_fork(self) -> None:
         """Connect again: a connection must not be shared by two processes."""
-        vars(self).pop("_adapter", None)
+        self._adapter = None
 
     @_reading("the endpoint")
     def service(self) -> Service:
@@ -341,7 +341,7 @@ class KeystoneClient:
     ) -> dict[str, Any] | None:
         """The body of the response; None for a status of ``missing``."""
         try:
-            response = self._adapter.get(path, params=query or {}, raise_exc=False)
+            response = self._connected().get(path, params=query or {}, raise_exc=False)
         except ksa.ClientException as error:
             raise failure(error, self._conf) from None
         status = response.status_code
@@ -363,16 +363,19 @@ class KeystoneClient:
             f"the response to {path} is not JSON; check that [{GROUP}] auth_url is the URL of Keystone", is_total=False
         )
 
-    @functools.cached_property
-    def _adapter(self) -> Adapter:  # (Two threads may make one each.)
-        return self._connect(self._conf)
+    def _connected(self) -> Adapter:
+        adapter = self._adapter
+        if adapter is None:  # (Two threads may make one each.)
+            adapter = self._adapter = self._connect(self._conf)
+        return adapter
 
     def _check_sees_all(self) -> None:
-        get_access = getattr(self._adapter.auth, "get_access", None)
+        adapter = self._connected()
+        get_access = getattr(adapter.auth, "get_access", None)
         if get_access is None:
             return  # the auth plugin has no token with roles
         try:
-            access = get_access(self._adapter.session)
+            access = get_access(adapter.session)
         except ksa.ClientException as error:
             raise failure(error, self._conf) from None
         if not (getattr(access, "system_scoped", False) or _SEES_ALL_ROLES & set(access.role_names)):
