@@ -130,7 +130,7 @@ def check_group(group: str | None) -> str | None:
 def check_names(field: str, names: object) -> list[str]:
     """Return the names. Raises InvalidName if it is no collection of names."""
     error = exceptions.InvalidName(field, names, "it must be a list of names")
-    return [check_name(field, name) for name in _listed(names, error)]
+    return [check_name(field, name) for name in listed(names, error)]
 
 
 def has_only_printable(text: str) -> bool:
@@ -332,7 +332,7 @@ def check_claims(claims: Iterable[Claim], known: Resources) -> list[Claim]:
     """Return the validated claims. Raises InvalidClaim, InvalidDelta, InvalidName, UnknownResource."""
     checked: list[Claim] = []
     if not isinstance(claims, list):
-        claims = _listed(claims, exceptions.InvalidClaim("Claims must be a list of Claim(consumer, deltas)."))
+        claims = listed(claims, exceptions.InvalidClaim("Claims must be a list of Claim(consumer, deltas)."))
     for claim in claims:
         if not isinstance(claim, Claim):
             raise exceptions.InvalidClaim(f"A claim must be a Claim(consumer, deltas), not {type(claim).__name__}.")
@@ -450,7 +450,7 @@ def selection(
             consumer=optional_name("consumer", consumer),
             group=check_group(group),
         )
-    uuids = _listed(reservations, exceptions.InvalidSelection(_NO_LIST_OF_UUIDS))
+    uuids = listed(reservations, exceptions.InvalidSelection(_NO_LIST_OF_UUIDS))
     if not uuids:
         raise exceptions.InvalidSelection("The list of reservations is empty.")
     for uuid in uuids:
@@ -463,18 +463,13 @@ def selection(
 
 def uuid_list(reservations: Iterable[str]) -> list[str]:
     """Return a list of UUIDs. A single string is rejected with InvalidSelection. Raises InvalidName."""
-    uuids = _listed(reservations, exceptions.InvalidSelection(_NO_LIST_OF_UUIDS))
+    uuids = listed(reservations, exceptions.InvalidSelection(_NO_LIST_OF_UUIDS))
     return [check_name("reservation", uuid) for uuid in uuids]
-
-
-def override_ids(ids: Iterable[str]) -> list[str]:
-    """Return a list of the ids of overrides. Raises InvalidRequest."""
-    return _listed(ids, exceptions.InvalidRequest("The ids of overrides must be a list of strings."), str)
 
 
 def resource_list(resources: Iterable[Any]) -> list[Any]:
     """Return a list of resources. A single name is rejected with InvalidRequest."""
-    return _listed(resources, exceptions.InvalidRequest("Resources must be given as a list."))
+    return listed(resources, exceptions.InvalidRequest("Resources must be given as a list."))
 
 
 def check_resource_name(resource: object) -> str:
@@ -525,7 +520,7 @@ def select_page(records: Sequence[LimitRecord], page: Page) -> list[LimitRecord]
     return selected[: page.limit]
 
 
-def _listed(values: object, error: exceptions.QuotaError, kind: type = object) -> list[Any]:
+def listed(values: object, error: exceptions.QuotaError, kind: type = object) -> list[Any]:
     """Return a list of the values. Raises ``error`` unless they can be iterated and are of ``kind``; and for a string.
 
     (A zero-dimensional numpy array has ``__iter__`` but raises TypeError.)

@@ -217,7 +217,7 @@ class Capacity(EnforcedSubject):
 
         def work(connection: Connection) -> tuple[None, list[RecordedChange]]:
             provider_id, present = self._lock(connection, name, None)
-            if resource_providers.has_children(connection, provider_id):
+            if resource_providers.any_with(connection, parent_id=provider_id):
                 raise exceptions.ProviderInUse(present.name, None, "other providers are nested in it")
             if resource_providers.serves(connection, provider_id):
                 raise exceptions.ProviderInUse(

@@ -225,9 +225,9 @@ class CapacityEnforcer(Enforcer):
 
     def charge(self, connection: Connection, pending: Sequence[PendingClaim]) -> None:
         """Take the capacity, in lock order."""
-        take = inventories.claim if pending[0].is_limited else inventories.adopt
+        statement = inventories.CLAIM if pending[0].is_limited else inventories.ADOPT
         for change in self.inventory_claims(pending):
-            if not take(connection, change):
+            if not inventories.take(connection, change, statement):
                 raise Refused(change.inventory_id)
 
     def resize(self, connection: Connection, rows: Sequence[Row], amounts: Mapping[str, int]) -> None:
@@ -240,7 +240,7 @@ class CapacityEnforcer(Enforcer):
             amount = amounts[key.resource]
             total = amount - keys[key].delta
             if total > 0:
-                is_taken = inventories.claim(connection, InventoryClaim(inventory_id, amount, total))
+                is_taken = inventories.take(connection, InventoryClaim(inventory_id, amount, total))
             else:
                 is_taken = inventories.lock_if_unit_fits(connection, inventory_id, amount)
             if not is_taken:

@@ -59,10 +59,10 @@ class Deadline(threading.local):
 def backoff(retry: int, error: Exception, settings: DatabaseSettings, left_seconds: float) -> float:
     """The seconds before a retry, by its number (the first is 0, and does not wait): random, exponential.
 
-    After a conflict, they are at most 1/48 of the time left until the deadline.
-    Thus a transaction that has been refused for long retries more often. On a Galera cluster the writers of one node
-    can refuse those of other nodes for seconds, and with waits of half a second a transaction might never succeed. (The
-    bound does not apply to an unavailable database, which is not asked more often.)
+    After a conflict, they are at most 1/48 of the time left until the deadline. Thus a transaction that has been
+    refused for long retries more often. On a Galera cluster the writers of one node can refuse those of other nodes for
+    seconds, and with waits of half a second a transaction might never succeed. (The bound does not apply to an
+    unavailable database, which is not asked more often.)
     """
     longest = settings.retry_longest_wait_seconds
     if isinstance(error, oslo_exc.DBDeadlock):

@@ -97,18 +97,14 @@ def arguments(change: InventoryClaim, suffix: str = "") -> dict[str, int]:
     }
 
 
-_CLAIM: Final = Statement(claim_update())
-_ADOPT: Final = Statement(take_update())
+CLAIM: Final = Statement(claim_update())
+ADOPT: Final = Statement(take_update())
+"""Takes capacity that is already in use, whatever the units and the capacity."""
 
 
-def claim(connection: sa.Connection, change: InventoryClaim) -> bool:
+def take(connection: sa.Connection, change: InventoryClaim, statement: Statement = CLAIM) -> bool:
     """Take capacity. False: refused, or the inventory does not exist; the caller must roll back."""
-    return _CLAIM(connection, arguments(change)).rowcount == 1
-
-
-def adopt(connection: sa.Connection, change: InventoryClaim) -> bool:
-    """Take capacity that is already in use, whatever the units and the capacity. False: there is no such inventory."""
-    return _ADOPT(connection, {"b_inventory": change.inventory_id, "b_total": change.total}).rowcount == 1
+    return statement(connection, arguments(change)).rowcount == 1
 
 
 _GIVE_BACK: Final = Statement(

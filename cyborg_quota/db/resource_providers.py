@@ -123,9 +123,12 @@ def update(connection: sa.Connection, provider_id: int, provider: Provider) -> N
     connection.execute(sa.update(resource_providers).where(_row.id == provider_id).values(values))
 
 
-def has_children(connection: sa.Connection, provider_id: int) -> bool:
-    """Whether providers are nested in this one. The transaction must have locked it, so that none is added."""
-    return paging.exists(connection, _row.parent_id == provider_id)
+def any_with(connection: sa.Connection, **values: object) -> bool:
+    """Whether a provider has these values in its columns: the one in which it is nested, or its pod.
+
+    The transaction must have locked what they name, so that none is added.
+    """
+    return paging.exists(connection, *(_row[name] == value for name, value in values.items()))
 
 
 def set_served_by(connection: sa.Connection, provider_id: int, pool_id: int | None) -> None:
@@ -170,11 +173,6 @@ def text_of(connection: sa.Connection, provider_id: int) -> str:
     """The provider, as the beginning of a log line."""
     name = names(connection, [provider_id]).get(provider_id)
     return "A removed provider" if name is None else f"Provider {name}"
-
-
-def is_any_of_pod(connection: sa.Connection, pod: str) -> bool:
-    """Whether providers belong to the pod."""
-    return paging.exists(connection, _row.pod == pod)
 
 
 # Expressions for the search of a provider: see capacity/tables.py.

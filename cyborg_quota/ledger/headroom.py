@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from oslo_log import log as logging
@@ -155,8 +154,7 @@ class HeadroomReader:
         self, connection: Connection, states: Sequence[PathState], resources: Collection[str]
     ) -> BudgetsAt:
         """The budgets on the paths of ``states``, at the present second."""
-        shared = {id(state.budgets): state.budgets for state in states}.values()  # states share their mappings
-        project_ids = {key.project_id for keys in shared for key in keys}
+        project_ids = {key.project_id for state in states[:1] for key in state.budgets}  # (states share their mappings)
         periods = self._enforcers.budgets(connection, project_ids, resources)[0] if project_ids else ()
         return periods, clock.read_second(connection)
 
@@ -209,10 +207,8 @@ class HeadroomReader:
         if not states:
             return []
         wanted: dict[str, set[str]] = {}
-        shared = {id(state.counters): state for state in states}.values()  # states share their mappings
         by_key, at = {period.budget.key: period for period in budgets[0]}, budgets[1]
-        keys = [by_key, *(keys for state in shared for keys in (state.counters, state.project_limits))]
-        for key in itertools.chain.from_iterable(keys):
+        for key in [*by_key, *states[0].counters, *states[0].project_limits]:  # (states share their mappings)
             wanted.setdefault(key.project_id, set()).add(key.resource)
         limits = self._limits.limits(states, sorted(set(resources).union(*wanted.values())))
         metrics = []

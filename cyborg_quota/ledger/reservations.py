@@ -103,7 +103,8 @@ class Reservations:
             except exceptions.DatabaseUnavailable as error:
                 if isinstance(error, _OF_ALL) or self._database.dialect.max_writers is not None:
                     raise
-                rows, position = self._database.read(functools.partial(self._overdue_after, position=before))
+                read = functools.partial(history.overdue_after, limit=self._batch_rows, grace=self._settler.grace)
+                rows, position = self._database.read(functools.partial(read, position=before, lock=False))
                 yield from self._expire_each(rows, locked)
             else:
                 if rows:
@@ -118,17 +119,12 @@ class Reservations:
         """Expire the next batch, without those of ``locked`` projects. Returns its rows and the position of its end."""
 
         def work(connection: Connection) -> tuple[Sequence[Row], ExpiryPosition | None]:
-            rows, end = self._overdue_after(connection, position, lock=True)
+            rows, end = history.overdue_after(connection, position, self._batch_rows, self._settler.grace, lock=True)
             batch = [row for row in rows if row.project_id not in locked]
             self._settler.expire(connection, batch)
             return batch, end
 
         return self._settler.write(work)
-
-    def _overdue_after(
-        self, connection: Connection, position: ExpiryPosition | None, *, lock: bool = False
-    ) -> tuple[Sequence[Row], ExpiryPosition | None]:
-        return history.overdue_after(connection, position, self._batch_rows, self._settler.grace, lock=lock)
 
     def _expire_each(self, rows: Sequence[Row], locked: dict[str, exceptions.DatabaseUnavailable]) -> Iterator[int]:
         """Expire the rows of each project in one transaction.

@@ -109,12 +109,12 @@ class Amender:
         live = [row for row in rows if row.state in LIVE_STATES]
         if any(row.overdue for row in live):
             return self._expire_overdue(live)
+        if not live:  # this transfer was made before, or the state of the rows is the reason
 
-        def was_transferred(connection: Connection) -> bool:
-            self._database.dialect.ensure_durable(connection)
-            return history.was_transferred(connection, *request[2:], *request[:2])
+            def was_transferred(connection: Connection) -> bool:
+                self._database.dialect.ensure_durable(connection)
+                return history.was_transferred(connection, *request[2:], *request[:2])
 
-        if not live:  # (this transfer was made before, or the state of the rows is the reason)
             if self._database.read_synced(was_transferred):
                 return True
             plan = transitions.decide("transfer", rows)

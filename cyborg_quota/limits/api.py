@@ -515,7 +515,9 @@ class Limits(Minimums):
 
         An override that the context may not cancel is reported as unknown. Raises OverrideNotFound, LimitRefused.
         """
-        named = validation.override_ids(ids)
+        named = validation.listed(
+            ids, exceptions.InvalidRequest("The ids of overrides must be a list of strings."), str
+        )
         author = self._author(context, reason)
         with self._redacted(context):
             return self._changes.cancel_overrides(

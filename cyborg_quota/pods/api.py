@@ -191,7 +191,7 @@ class Pods(EnforcedSubject):
             if tables.is_bound(connection, name):
                 reason = "projects are bound to it (see `pod binding list --pod`; `pod binding delete --pod` ends all)"
                 raise exceptions.PodInUse(name, reason)
-            if resource_providers.is_any_of_pod(connection, name):
+            if resource_providers.any_with(connection, pod=name):
                 raise exceptions.PodInUse(name, "providers belong to it (see `provider set NAME --pod OTHER`)")
             tables.delete(connection, stored.id)
             return stored.pod, None

@@ -89,7 +89,7 @@ class TestSharedPool(base.LedgerTestCase):
             assert free["pool"] == 1
             self.make_engine().reserve(context_of(1), {"fpga": 1}, provider="pool")
             for change in changes_of(pending):
-                inventories.adopt(connection, change)
+                inventories.take(connection, change, inventories.ADOPT)
 
         self.patch(claimer, "inventory_claims", lambda _pending: None)  # (statement by statement)
         self.patch(claimer, "charge", charge)
