@@ -11,6 +11,7 @@ be recorded. They are repeated, which is safe: these calls are idempotent.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -26,6 +27,7 @@ from cyborg_quota.validation import Context
 CHECKPOINT_EVENTS: Final = 256
 
 
+@dataclasses.dataclass
 class Replay:
     """Applies the events of a trace to an engine, each in one durable transaction.
 
@@ -35,33 +37,22 @@ class Replay:
     ``done`` (number of events that this run applied) and ``is_resumed``.
     """
 
-    def __init__(
-        self,
-        engine: QuotaEngine,
-        context: Context,
-        trace: Trace,
-        position: Position,
-        progress: Callable[[int], None] = lambda _count: None,
-        *,
-        provider: str | None = None,
-    ) -> None:
-        self._engine = engine
-        self._provider = provider
-        self._context = context
-        self._trace = trace
-        self._position = position
-        self._progress = progress
-        self.tally = Tally()
-        self.refused: set[int] = set()
-        self.over_capacity: set[int] = set()
-        self.done = 0
-        self.is_resumed = False
-        self._line = HEADER_LINE
-        self._saved = HEADER_LINE
-        self._is_ledger_checked = False
-        self._maybe_released: set[int] = set()
-        self._repeated: set[int] = set()
-        self._group_prefix = f"replay:{trace.digest[:16]}"
+    engine: QuotaEngine
+    context: Context
+    trace: Trace
+    position: Position
+    progress: Callable[[int], None] = lambda _count: None
+    provider: str | None = None
+    tally: Tally = dataclasses.field(default_factory=Tally)
+    refused: set[int] = dataclasses.field(default_factory=set)
+    over_capacity: set[int] = dataclasses.field(default_factory=set)
+    done: int = 0
+    is_resumed: bool = False
+    _line: int = HEADER_LINE
+    _saved: int = HEADER_LINE
+    _is_ledger_checked: bool = False
+    _maybe_released: set[int] = dataclasses.field(default_factory=set)
+    _repeated: set[int] = dataclasses.field(default_factory=set)
 
     def run(self) -> None:
         """Apply all remaining events.
@@ -69,13 +60,13 @@ class Replay:
         Raises TraceError at an invalid line, Located for an error of the engine, and BadUsage if an earlier run had
         other limits. The position is stored in every case.
         """
-        events = iter(self._trace)
-        stored = self._position.load()
+        events = iter(self.trace)
+        stored = self.position.load()
         try:
             if stored is None:
                 first = list(itertools.islice(events, 1))  # detects an invalid header before anything is written
                 events = itertools.chain(first, events)
-                self._position.begin(self._line)
+                self.position.begin(self._line)
             else:
                 events = self._resume(events, stored)
             for event in events:
@@ -83,9 +74,9 @@ class Replay:
         except BaseException:
             with contextlib.suppress(exceptions.QuotaError):
                 if self._line > self._saved:
-                    self._position.save(self._line)
+                    self.position.save(self._line)
             raise
-        self._position.save(self._line)
+        self.position.save(self._line)
 
     def _resume(self, events: Iterator[Event], stored: Stored) -> Iterator[Event]:
         """Find the position and repeat the settling events after it; returns the remaining events."""
@@ -99,8 +90,8 @@ class Replay:
             for event in events:
                 if event.line > self._line and self.tally.is_fresh(event):
                     group = self._group(event)
-                    if not self._engine.list_reservations(
-                        self._context, event.project_id, consumer=event.consumer, group=group, limit=1
+                    if not self.engine.list_reservations(
+                        self.context, event.project_id, consumer=event.consumer, group=group, limit=1
                     ):
                         remaining = itertools.chain([event], events)
                         break
@@ -114,8 +105,8 @@ class Replay:
         except TraceError as error:
             remaining = _raising(error)
         self._saved = self._line
-        self._position.save(self._line)
-        self._progress(self.tally.events - len(uncertain))
+        self.position.save(self._line)
+        self.progress(self.tally.events - len(uncertain))
         self._repeat(uncertain)
         return remaining
 
@@ -146,9 +137,9 @@ class Replay:
     def _advance(self, event: Event) -> None:
         self._line = event.line
         self.done += 1
-        self._progress(1)
+        self.progress(1)
         if self._line - self._saved >= CHECKPOINT_EVENTS:
-            self._position.save(self._line)
+            self.position.save(self._line)
             self._saved = self._line
 
     def _call_engine(self, event: Event) -> bool:
@@ -158,29 +149,29 @@ class Replay:
                 return self._reserve(event)
             self._settle(event)
         except exceptions.QuotaError as error:
-            raise Located(f"{self._trace.name}, line {event.line}", error) from error
+            raise Located(f"{self.trace.name}, line {event.line}", error) from error
         return True
 
     def _reserve(self, event: Event) -> bool:
-        self._engine.register_resource(event.resource)
+        self.engine.register_resource(event.resource)
         try:
-            uuids = self._engine.reserve(
-                self._context,
+            uuids = self.engine.reserve(
+                self.context,
                 {event.resource: event.amount},
                 project_id=event.project_id,
                 consumer=event.consumer,
                 group=self._group(event),
-                provider=self._provider,
+                provider=self.provider,
             )
         except (exceptions.OverQuota, exceptions.OverCapacity) as refusal:
             is_over_capacity = isinstance(refusal, exceptions.OverCapacity)
-            self._position.refuse(event.line, is_over_capacity=is_over_capacity)
+            self.position.refuse(event.line, is_over_capacity=is_over_capacity)
             if is_over_capacity:
                 self.over_capacity.add(event.line)
             return False
         if not self._is_ledger_checked and self.tally.is_fresh(event):
             # The first reservation must be made by this replay, and not held by its consumer before.
-            reservations = self._engine.list_reservations(self._context, reservations=uuids)
+            reservations = self.engine.list_reservations(self.context, reservations=uuids)
             if any(reservation.group != self._group(event) for reservation in reservations):
                 raise BadUsage(
                     f"Consumer {event.consumer} of project {event.project_id} holds reservations that this "
@@ -190,16 +181,16 @@ class Replay:
         return True
 
     def _settle(self, event: Event) -> None:
-        calls = {"commit": self._engine.commit, "rollback": self._engine.rollback, "release": self._engine.release}
+        calls = {"commit": self.engine.commit, "rollback": self.engine.rollback, "release": self.engine.release}
         try:
-            calls[event.kind](self._context, project_id=event.project_id, consumer=event.consumer)
+            calls[event.kind](self.context, project_id=event.project_id, consumer=event.consumer)
         except (exceptions.ReservationReleased, exceptions.ReservationRolledBack):
             # The commit and the release were applied before the crash, and are repeated from the commit on.
             if event.line not in self._maybe_released:
                 raise
 
     def _group(self, event: Event) -> str:
-        return f"{self._group_prefix}:{event.line}"
+        return f"replay:{self.trace.digest[:16]}:{event.line}"
 
 
 def _raising(error: TraceError) -> Iterator[Event]:

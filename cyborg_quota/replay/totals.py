@@ -84,6 +84,7 @@ class Tally:
         return outcome
 
 
+@dataclasses.dataclass(slots=True)
 class Series:
     """The amount after each change, and the refusals. ``times`` are in seconds.
 
@@ -91,14 +92,11 @@ class Series:
     is never lost. ``refused`` has the number of refusals of each point; ``total_refused`` is their sum.
     """
 
-    __slots__ = ("amounts", "peak", "refused", "times", "total_refused")
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-        self.amounts: list[int] = []
-        self.refused: list[int] = []
-        self.peak = 0
-        self.total_refused = 0
+    times: list[float] = dataclasses.field(default_factory=list)
+    amounts: list[int] = dataclasses.field(default_factory=list)
+    refused: list[int] = dataclasses.field(default_factory=list)
+    peak: int = 0
+    total_refused: int = 0
 
     def add(self, time: float, amount: int, *, refused: int = 0) -> None:
         """Add a point. ``time`` is not before that of the last point."""
