@@ -537,8 +537,7 @@ Delete = base.generate(
         "cyborg-quota delete P",
         operations.delete_limits,
         (
-            Argument("project_id", metavar="PROJECT", help=arguments.PROJECT_HELP),
-            arguments.PROJECT_DOMAIN,
+            *arguments.PROJECT,
             Argument("--pod", metavar="POD", help="remove its limits in this pod instead"),
             arguments.REASON,
         ),

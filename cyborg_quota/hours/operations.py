@@ -81,10 +81,6 @@ _BUDGET: Final = (
 )
 _LONG: Final = ("every", "carry")
 _PATH: Final = "/v2/quotas/{project_id}/budgets"
-_PROJECT: Final = (
-    Argument("project_id", metavar="PROJECT", help=arguments.PROJECT_HELP),
-    arguments.PROJECT_DOMAIN,
-)
 _DAY: Final[dict[str, Any]] = {
     "type": arguments.day,
     "load": arguments.day,
@@ -205,7 +201,7 @@ OPERATIONS: Final = (
             Argument("--notify-only", action="store_true", help="refuse nothing, and only send notices"),
             arguments.FORCE_PROJECT,
             arguments.REASON,
-            *_PROJECT,
+            *arguments.PROJECT,
         ),
         _BUDGET,
         words="budget set",
@@ -253,7 +249,7 @@ OPERATIONS: Final = (
             lambda record: (record.budget.resource, record.budget.resource),
             **page,
         ),
-        (*_PROJECT, *paging.BY_RESOURCE),
+        (*arguments.PROJECT, *paging.BY_RESOURCE),
         _BUDGET,
         words="budget show",
         route=Route("GET", _PATH, policy.GET, "budgets", "Budget", attrgetter("budget.resource")),
@@ -272,7 +268,7 @@ OPERATIONS: Final = (
         (
             _amounts("--hours", "the hours of a resource, as in gpu=-12", least=-MAX_AMOUNT, required=True),
             arguments.REASON,
-            *_PROJECT,
+            *arguments.PROJECT,
         ),
         _BUDGET,
         words="budget adjust",
@@ -289,7 +285,7 @@ OPERATIONS: Final = (
         (
             Argument("--resource", metavar="NAME", help="only the budget of this resource"),
             arguments.REASON,
-            *_PROJECT,
+            *arguments.PROJECT,
         ),
         words="budget delete",
         route=Route("DELETE", _PATH, policy.RULE, status=204),

@@ -37,10 +37,6 @@ from cyborg_quota.types import (
 )
 
 _QUOTA: Final = "/v2/quotas/{project_id}"
-_PROJECT: Final = (
-    Argument("project_id", metavar="PROJECT", help=arguments.PROJECT_HELP),
-    arguments.PROJECT_DOMAIN,
-)
 
 
 def place(caller: Any, project_id: str, parent_id: str | None, reason: str | None) -> None:
@@ -400,7 +396,7 @@ OPERATIONS: Final = (
         "cyborg-quota project set higgs --parent physics",
         place,
         (
-            *_PROJECT,
+            *arguments.PROJECT,
             arguments.FORCE_PROJECT,
             OneOf(
                 Argument("--parent", dest="parent_id", metavar="PROJECT", help="the parent, which must be known"),
@@ -423,7 +419,7 @@ OPERATIONS: Final = (
         "Remove a project that has no usage and no children, together with its limits.",
         "cyborg-quota project delete higgs",
         lambda caller, **given: caller.engine.limits.remove_project(caller.elevated, **given),
-        (*_PROJECT, arguments.REASON),
+        (*arguments.PROJECT, arguments.REASON),
         words="project delete",
         route=Route("DELETE", f"{_QUOTA}/tree", policy.PLACE, status=204, errors=(409,)),
     ),

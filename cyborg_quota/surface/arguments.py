@@ -136,6 +136,10 @@ PROJECT_DOMAIN: Final = Argument(
 )
 
 
+PROJECT: Final = (Argument("project_id", metavar="PROJECT", help=PROJECT_HELP), PROJECT_DOMAIN)
+"""The project as a positional argument."""
+
+
 def project(**details: Any) -> tuple[Argument, ...]:
     """--project and --project-domain. The name of a project is resolved before the command runs."""
     return Argument("--project", dest="project_id", metavar="PROJECT", help=PROJECT_HELP, **details), PROJECT_DOMAIN
