@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -16,14 +17,14 @@ Headers = list[tuple[str, str]]
 _DETAILS: Final = {401: errors.NO_TOKEN, 500: errors.INTERNAL, 503: errors.UNAVAILABLE}
 
 
+@dataclasses.dataclass(frozen=True)
 class JsonErrors:
     """Gives the errors of keystonemiddleware the format of this API: no valid token, or Keystone is unavailable.
 
     An exception becomes a 500 without its text.
     """
 
-    def __init__(self, application: Callable[..., Iterable[bytes]]) -> None:
-        self._application = application
+    application: Callable[..., Iterable[bytes]]
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         started: list[tuple[str, Headers]] = []
@@ -32,7 +33,7 @@ class JsonErrors:
             started[:] = [(status, headers)]
 
         try:
-            body = _read(self._application(environ, start))
+            body = _read(self.application(environ, start))
             [(status, headers)] = started
         except Exception as error:
             LOG.error("The API answers 500: %s", error, exc_info=error)

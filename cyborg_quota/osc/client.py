@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -17,14 +18,14 @@ SERVICE_TYPE: Final = "accelerator"
 _VERSION: Final = "/v2"
 
 
+@dataclasses.dataclass(frozen=True)
 class QuotaClient:
     """Calls of the REST API. Each raises CommandError with the message of the service.
 
     ``manager``: the ClientManager of osc-lib.
     """
 
-    def __init__(self, manager: Any) -> None:
-        self.manager = manager
+    manager: Any
 
     def pages(self, name: str, path: str, limit: int | None = None, **query: Any) -> Iterator[Any]:
         """The entries of a list, or the items of an object, of all its pages or at most ``limit``."""
