@@ -40,7 +40,7 @@ FAILED: Final = "failed"
 
 
 class Recorder:
-    """Counts calls. ``registry`` has the values. ``retries``: of transactions, by reason."""
+    """Counts calls. ``registry`` has the values. ``retries``: of transactions, by reason. ``durations``: by call."""
 
     def __init__(self) -> None:
         self.renew_after_fork()
@@ -61,17 +61,13 @@ class Recorder:
             ["reason"],
             registry=self.registry,
         )
-        self._durations = prometheus_client.Histogram(
+        self.durations = prometheus_client.Histogram(
             "cyborg_quota_call_duration_seconds",
             "Duration of the calls of the engine.",
             ["call"],
             buckets=_BUCKETS,
             registry=self.registry,
         )
-
-    def record(self, call: str, seconds: float) -> None:
-        """Count a call, and its duration."""
-        self._durations.labels(call).observe(seconds)
 
     def count_reserve(self, resources: Iterable[str], result: str) -> None:
         """Count a reserve, once for each of its resources."""
@@ -98,7 +94,7 @@ def _timed(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(self, *args, **kwargs)
         finally:
-            self._recorder.record(name, time.perf_counter() - began)
+            self._recorder.durations.labels(name).observe(time.perf_counter() - began)
 
     return call
 
@@ -122,7 +118,7 @@ class MeasuredEngine(QuotaEngine):
             result = result_of(error)
             raise
         finally:
-            self._recorder.record("reserve", time.perf_counter() - began)
+            self._recorder.durations.labels("reserve").observe(time.perf_counter() - began)
             # The claims may be invalid. (Resources that are not registered would create series without end.)
             resources = {
                 resource

@@ -107,7 +107,7 @@ class TestServer(oslo_base.BaseTestCase):
         """Each process has one of its own; the log has one line if none is left."""
         with socket.create_server(("127.0.0.1", 0)) as other:
             addresses = [f"127.0.0.1:{other.getsockname()[1]}", self.free(), self.free()]
-            setup.recorder().record("commit", 0.01)
+            setup.recorder().durations.labels("commit").observe(0.01)
             for free in addresses[1:]:
                 self.assertIn(free, self.serve(*addresses)[0])
             [line] = self.serve(*addresses)
@@ -131,6 +131,6 @@ class TestServer(oslo_base.BaseTestCase):
     def test_a_child_counts_from_zero(self) -> None:
         """It has not made the parent's calls."""
         recorder = setup.recorder()
-        recorder.record("commit", 0.01)
+        recorder.durations.labels("commit").observe(0.01)
         self.assertIn(b'call="commit"', generate_latest(recorder.registry))
         self.assertEqual(0, status_of_child(lambda: b'call="commit"' not in generate_latest(recorder.registry)))
