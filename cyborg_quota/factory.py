@@ -38,7 +38,7 @@ def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
         conf, limits
     )
     lookup = functools.partial(keystone_projects.make_directory, conf, _LOOKUP_SECONDS)
-    driver.history.listener = cadf.make_sender(conf)
+    driver.history.listener = cadf.Sender(conf) if conf.notices.notifications else None
     try:
         return metrics.engine_class(conf)(
             driver,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -74,11 +73,6 @@ class Sender:
         except exceptions.ConfigurationError as error:
             self._is_usable = False
             LOG.warning("Events of limit changes are not sent until the next start: %s", error)
-
-
-def make_sender(conf: cfg.ConfigOpts) -> Callable[[RecordedChanges], None] | None:
-    """The function that sends the events of committed changes; None if [notices] notifications is off. No I/O."""
-    return Sender(conf) if conf.notices.notifications else None
 
 
 def events(recorded: RecordedChanges) -> list[Event]:

@@ -40,6 +40,7 @@ from cyborg_quota.types import (
     ResourceKey,
     TotalLimit,
     UsageKey,
+    grouped,
 )
 from cyborg_quota.types.limits import Violation, shown
 
@@ -492,10 +493,13 @@ def _equal_to(new: LimitOverride, present: Iterable[LimitOverride], *, has_start
 
     It is not one in whose place another one, made later, applies during that time.
     """
-    of_key = (
-        override for override in present if (override.project_id, override.resource) == (new.project_id, new.resource)
-    )
-    during = [override for override in of_key if override.until > new.starts_at and override.starts_at < new.until]
+    during = [
+        override
+        for override in present
+        if (override.project_id, override.resource) == (new.project_id, new.resource)
+        and override.until > new.starts_at
+        and override.starts_at < new.until
+    ]
     last = during[-1] if during else None
     if last is None or (last.limit, last.until) != (new.limit, new.until):
         return None
@@ -595,14 +599,11 @@ def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterabl
     affected = placed | {child for project_id in placed for child in tree.children_of.get(project_id, ())}
     keys = after.keys
     reasons += timeline.problems(limits.model, after, affected, keys)
-    limited: dict[ResourceKey, set[str]] = {}
-    for change in changes:
-        if change.resource is not None:
-            project_ids = tree.projects if change.project_id is None else [change.project_id]
-            limited.setdefault(change.key.resource_key, set()).update(project_ids)
-    for key, limited_ids in sorted(limited.items()):
-        left = limited_ids - affected if key in keys else limited_ids
-        if left:
+    of_limits = [change for change in changes if change.resource is not None]
+    by_key = grouped(of_limits, lambda change: change.key.resource_key)
+    for key in sorted(by_key):
+        owners = [tree.projects if change.project_id is None else [change.project_id] for change in by_key[key]]
+        if left := set[str]().union(*owners) - (affected if key in keys else set()):
             reasons += timeline.problems(limits.model, after, left, [key])
     return list({str(violation): violation for violation in reasons}.values())
 

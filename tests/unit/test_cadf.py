@@ -100,7 +100,6 @@ class TestSending(base.BaseTestCase):
 
     def test_nothing_is_sent_unless_configured(self) -> None:
         conf = self.make_conf(notices__notifications=False)
-        self.assertIsNone(cadf.make_sender(conf))
         self.make_engine(conf).limits.set_limit(validation.admin_context(), "gpu", 5)
         self.assertEqual([], self.sent())
 
