@@ -137,12 +137,13 @@ class ServiceApi:
             "endpoint_override": endpoint_override,
         }
         named = {f"{service}_{option}": value for option, value in options.items() if value is not None}
-
-        def connect() -> Any:
-            return getattr(connection.Connection(session=session, region_name=region_name, **named), service)
-
         # openstacksdk would replace the path of the URL by the one that the service reports in its versions.
-        return cls(connect, service, endpoint_override or "", settings)
+        return cls(
+            lambda: getattr(connection.Connection(session=session, region_name=region_name, **named), service),
+            service,
+            endpoint_override or "",
+            settings,
+        )
 
     @classmethod
     def from_cloud(cls, cloud: str, region: str | None, service: str, *, timeout_seconds: float) -> ServiceApi:
