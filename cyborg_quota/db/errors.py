@@ -130,7 +130,6 @@ _TOOK_LONG: Final = frozenset({"57014", "55P03", 1205, 1317, 1969})
 CANCELED: Final = ("57014", 1969)
 """The server ended a statement at its timeout."""
 
-_SQLITE_READ_ONLY: Final = "attempt to write a readonly database"
 _MAY_BE_READ_ONLY: Final = {
     1290: "read-only",  # an option of the server forbids the statement; the message names the option
     "XX000": "cannot assign TransactionIds during recovery",  # pg_logical_emit_message on a standby
@@ -142,7 +141,8 @@ def is_read_only(error: BaseException) -> bool:
     code = code_of(error)
     if code in _READ_ONLY or (code in _MAY_BE_READ_ONLY and _MAY_BE_READ_ONLY[code] in reason(error)):
         return True
-    return isinstance(_driver_error(error), sqlite3.OperationalError) and _SQLITE_READ_ONLY in reason(error)
+    is_operational = isinstance(_driver_error(error), sqlite3.OperationalError)
+    return is_operational and "attempt to write a readonly database" in reason(error)
 
 
 def took_long(error: BaseException) -> bool:

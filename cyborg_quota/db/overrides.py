@@ -23,7 +23,6 @@ KEPT_SECONDS: Final = 86400
 """An ended override is deleted by a later change, and not before this time: the clocks of a cluster differ."""
 
 _ID: Final = re.compile(r"(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,9})", re.ASCII)
-_MAX_INTEGER: Final = 2**31 - 1
 _column = limit_overrides.c
 _KEY: Final = (_column.project_id, _column.resource)
 
@@ -75,7 +74,7 @@ def find(connection: sa.Connection, override_id: str) -> LimitOverride | None:
     """The override with this id; None if there is none that has not ended."""
     parts = _ID.fullmatch(override_id)
     generation, ordinal = (int(part) for part in parts.groups()) if parts else (-1, -1)
-    if not 0 <= max(generation, ordinal) <= _MAX_INTEGER:
+    if not 0 <= max(generation, ordinal) < 2**31:
         return None
     overrides, _ = _rows(connection, sa.and_(_column.generation == generation, _column.ordinal == ordinal))
     return overrides[0] if overrides else None

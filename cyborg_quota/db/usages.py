@@ -70,10 +70,6 @@ class Node:
         return UsageKey(self.project_id, self.resource, self.pod)
 
 
-LockOrder = Callable[[Node], Any]
-"""The sort key of the order in which all transactions lock usage rows: see Dialect.lock_order."""
-
-
 def deepest_first(node: Node) -> tuple[int, str, str, str]:
     """The order from the leaves to the roots, and by name within a depth."""
     return -node.depth, node.project_id, node.resource, node.pod
@@ -317,8 +313,8 @@ def along(nodes: Sequence[Node], reserved: int, used: int) -> list[Posting]:
     ]
 
 
-def merge(postings: Iterable[Posting], lock_order: LockOrder) -> list[Posting]:
-    """The postings of one transaction, summed per row, in lock order.
+def merge(postings: Iterable[Posting], lock_order: Callable[[Node], Any]) -> list[Posting]:
+    """The postings of one transaction, summed per row, in lock order (Dialect.lock_order).
 
     A row whose sum is 0 stays among them: the charge compares its generation, which shows whether the rows above it are
     still the same. Raises ConcurrentChange if two postings have different generations of a row: the path of one of them

@@ -21,8 +21,6 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Listener = Callable[[RecordedChanges], None]
-
 MAX_LOGGED: Final = 100
 """A call that makes more changes than this is logged by one line, with their number."""
 
@@ -31,7 +29,7 @@ MAX_LOGGED: Final = 100
 class History:
     """The changes of one ledger. ``listener`` is called after the commit of each transaction that makes changes."""
 
-    listener: Listener | None = None
+    listener: Callable[[RecordedChanges], None] | None = None
 
     def change(
         self,

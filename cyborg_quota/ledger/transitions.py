@@ -46,9 +46,8 @@ class Plan(NamedTuple):
     error: exceptions.ReservationError | None = None
 
 
-_Refusal = Callable[[str], exceptions.ReservationError]
 _NOTHING: Final = None
-_Outcome = State | _Refusal | None
+_Outcome = State | Callable[[str], exceptions.ReservationError] | None
 
 _TABLE: Final[dict[Call, dict[State, _Outcome]]] = {
     "commit": {

@@ -290,9 +290,6 @@ _CHARGE_VALUES: Final = Statement(_charging_values())
 
 _DONE: Final = -1
 
-_Step = tuple[sa.Executable, int]
-"""A statement, and the number of rows that it must change."""
-
 
 def _run_block(connection: sa.Connection, block: ServerStatement, parameters: Mapping[str, Any]) -> int:
     """Run and commit the transaction: _DONE, or the number of the step that refused. Then nothing was changed.
@@ -324,8 +321,11 @@ def _query_block(dialect: sa.Dialect, query: Statement) -> ServerStatement:
     return _server_statement(f"BEGIN NOT ATOMIC {text}; COMMIT; END", tuple(names.used))
 
 
-def _block(dialect: sa.Dialect, guard: sa.Select[Any] | None, *steps: _Step) -> ServerStatement:
-    """One transaction as a prepared compound statement. ``guard``: a query that must return no row."""
+def _block(dialect: sa.Dialect, guard: sa.Select[Any] | None, *steps: tuple[sa.Executable, int]) -> ServerStatement:
+    """One transaction as a prepared compound statement. ``guard``: a query that must return no row.
+
+    ``steps``: statements, and the number of rows that each must change.
+    """
     names = _Names()
 
     def text_of(element: Any) -> str:

@@ -44,8 +44,6 @@ _usage = quota_usages.c
 
 _READ_COMMITTED: Final = "TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
-_SCHEMA_LOCK: Final = "SELECT pg_advisory_xact_lock(6216302001)"
-
 
 class PostgreSQL(Dialect):
     name = "postgresql"
@@ -233,7 +231,7 @@ class PostgreSQL(Dialect):
 
     @contextlib.contextmanager
     def schema_lock(self, connection: sa.Connection) -> Iterator[None]:
-        connection.exec_driver_sql(_SCHEMA_LOCK)
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(6216302001)")
         yield
 
 

@@ -15,8 +15,6 @@ from cyborg_quota.db.migrations import column_types
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 _metadata = sa.MetaData()
 
