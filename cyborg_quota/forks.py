@@ -20,8 +20,12 @@ class Renewable(Protocol):
 
 
 _renewables: Final[weakref.WeakSet[Renewable]] = weakref.WeakSet()
-register: Final = _renewables.add
-"""Renew an object in all children that are forked from now on. Keeps a weak reference."""
+
+
+def register(renewable: Renewable) -> None:
+    """Make the locks of a new object, now and in all children that are forked from now on. Keeps a weak reference."""
+    renewable.renew_after_fork()
+    _renewables.add(renewable)
 
 
 def _renew_all() -> None:

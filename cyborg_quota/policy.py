@@ -246,7 +246,6 @@ class Policy:
         self._conf = conf
         self._loader: Any = None
         self._loaded: _LoadedRules | None = None
-        self._loading = threading.Lock()
         forks.register(self)
 
     def renew_after_fork(self) -> None:

@@ -180,7 +180,6 @@ class BindTracker:
         self.guard = LedgerGuard(engine.ping, want_repair)
         self.ttl = bind_expire_seconds
         self._admin = validation.admin_context()
-        self.renew_after_fork()
         forks.register(self)
 
     def renew_after_fork(self) -> None:
@@ -264,7 +263,6 @@ class Extender:
 
     def __init__(self, tracker: BindTracker) -> None:
         self._tracker = tracker
-        self.renew_after_fork()
         forks.register(self)
 
     def renew_after_fork(self) -> None:

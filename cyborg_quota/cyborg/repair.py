@@ -54,7 +54,6 @@ class Repair:
         self._make_reconciler = make_reconciler
         self._is_reachable = is_reachable
         self.is_healing = is_healing
-        self.renew_after_fork()
         forks.register(self)
 
     def renew_after_fork(self) -> None:

@@ -89,7 +89,6 @@ class _Pool:
         self.has_written = False
         self.on_retry: Callable[[str], None] | None = None
         self.scan_seconds: int | None = None
-        self._lock = threading.Lock()
         self._opened: tuple[sa.Engine, ConnectionCache] | None = None
         self._parents: list[tuple[sa.Engine, ConnectionCache]] = []  # referenced, so that they are not closed
         forks.register(self)

@@ -43,7 +43,6 @@ class Recorder:
     """Counts calls. ``registry`` has the values. ``retries``: of transactions, by reason. ``durations``: by call."""
 
     def __init__(self) -> None:
-        self.renew_after_fork()
         forks.register(self)
 
     def renew_after_fork(self) -> None:

@@ -66,7 +66,6 @@ class LedgerApplication:
         self._text = self._names_text = ""
         self._device_seconds: dict[tuple[str, ...], int] = {}
         self._read_at = self._names_read_at = -float("inf")
-        self.renew_after_fork()
         forks.register(self)
 
     def renew_after_fork(self) -> None:

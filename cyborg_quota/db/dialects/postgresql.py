@@ -386,7 +386,6 @@ class _Watcher:
 
     def __init__(self, limit_seconds: float) -> None:
         self._limit_seconds = limit_seconds
-        self.renew_after_fork()
         forks.register(self)
 
     def renew_after_fork(self) -> None:

@@ -85,7 +85,6 @@ class Cache:
         self._responses: dict[Hashable, _Response] = {}  # least recently refreshed first
         self._outages: dict[Hashable, _Outage] = {}
         self._warned_at = -math.inf
-        self.renew_after_fork()
         forks.register(self)
 
     def renew_after_fork(self) -> None:
