@@ -215,8 +215,11 @@ class TestFence(TotalTestCase):
         """Some collations of PostgreSQL ignore blanks, so that the name of the total is not the first of all."""
         if self.backend != "postgresql":
             self.skipTest("the other databases compare names by bytes")
+        change = "ALTER TABLE quota_usages ALTER project_id TYPE varchar(255) COLLATE"
         self.execute("CREATE COLLATION shifted (provider = icu, locale = 'und-u-ka-shifted')")
-        self.execute("ALTER TABLE quota_usages ALTER project_id TYPE varchar(255) COLLATE shifted")
+        self.addCleanup(self.execute, "DROP COLLATION shifted")
+        self.execute(f"{change} shifted")
+        self.addCleanup(self.execute, f'{change} "default"')
         self.hold("b", 3)
         self.set_total(12)
         self.assertEqual(TotalLimit("gpu", 12, 3), self.total())
