@@ -505,7 +505,7 @@ def _find_overs(
                 counters = (record.capacity, record.used, record.used_elsewhere)
                 overs[CapacityOver(record.provider, key.resource, amount, rule, *counters)] = None
             elif key in drifted:  # (the claim compares with the column ``free``)
-                rule = "its counters have drifted: run `audit --heal`"
+                rule = "its counters have drifted: run `heal`"
                 overs[CapacityOver(record.provider, key.resource, amount, rule)] = None
     return list(overs)
 

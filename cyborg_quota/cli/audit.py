@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""audit: compare the counters with the reservations, and with --heal correct them."""
+"""audit and heal: compare the counters with the reservations, and correct them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 from cyborg_quota.cli import base
-from cyborg_quota.cli.errors import REFUSED
 from cyborg_quota.surface import formats
-from cyborg_quota.surface.operations import Argument, Operation, cells
+from cyborg_quota.surface.operations import Operation, cells
 from cyborg_quota.types import Drift
 from cyborg_quota.types.capacity import CapacityDrift
 
@@ -39,31 +37,34 @@ def _drift_row(drift: Drift | CapacityDrift) -> tuple[Any, ...]:
     return (formats.OptionalProject(drift.key.project_id), drift.key.resource, *values, *places)
 
 
-def _audit(run: base.Run, *, heal: bool) -> Iterator[tuple[Any, ...]]:
-    if heal:
-        with base.progress_bar(None, "rows") as progress:
-            return map(_drift_row, run.engine.heal(run.context, progress=progress))
-    drifts = run.engine.audit(run.context)
-    run.status = REFUSED if drifts else run.status
-    return map(_drift_row, drifts)
-
-
 Audit = base.generate(
     Operation(
-        """Compare the usage counters with the reservations; with --heal, correct the counters.
+        """Compare the usage counters with the reservations; writes nothing.
 
         If there are differences, prints a row for each (recorded: the counter;
         expected: the sum of the reservations) and exits with 1; otherwise prints
         nothing and exits with 0. A row with a provider is about an inventory of it; a row
-        with a pod is about what the project holds in the pod. Writes nothing.
-
-        With --heal, corrects each counter that differs, prints a row for it, with the old
-        value (recorded) and the new one (expected), and exits with 0. May run while other
-        programs reserve and commit.
+        with a pod is about what the project holds in the pod. `heal` repairs the
+        counters.
         """,
-        "cyborg-quota audit -f csv\n  cyborg-quota audit --heal",
-        _audit,
-        (Argument("--heal", action="store_true", help="correct the counters that differ"),),
-        DRIFT_COLUMNS,
+        "cyborg-quota audit -f csv",
+        lambda run: map(_drift_row, run.engine.audit(run.context)),
+        columns=DRIFT_COLUMNS,
+        refuses=True,
+    )
+)
+
+Heal = base.generate(
+    Operation(
+        """Correct the usage counters that differ from the reservations.
+
+        May run while other programs reserve and commit. Prints a row for each
+        corrected counter, with the old value (recorded) and the new one (expected).
+        Includes the inventories of providers.
+        """,
+        "cyborg-quota heal",
+        lambda run, progress: map(_drift_row, run.engine.heal(run.context, progress=progress)),
+        columns=DRIFT_COLUMNS,
+        progress="rows",
     )
 )

@@ -14,7 +14,7 @@ from stevedore import extension
 
 from cyborg_quota import exceptions
 from cyborg_quota.cli import output, projects
-from cyborg_quota.cli.errors import DONE, BadUsage, print_line
+from cyborg_quota.cli.errors import DONE, REFUSED, print_line
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.surface import formats
 from cyborg_quota.surface.operations import Operation
@@ -100,15 +100,13 @@ class Run(command.Command):
             name: value for name, value in operation.values(vars(parsed_args)).items() if name not in projects.RESOLVED
         }
         if operation.progress is None:
-            return operation.run(self, parsed_args, **given)
-        with progress_bar(None, operation.progress) as progress:
-            return operation.run(self, parsed_args, **given, progress=progress)
-
-    def _generate_columns_and_selector(self, *arguments: Any) -> Any:
-        try:
-            return super()._generate_columns_and_selector(*arguments)  # type: ignore[misc]
-        except ValueError as error:  # an unknown --column
-            raise BadUsage(str(error)) from None
+            shown = operation.run(self, parsed_args, **given)
+        else:
+            with progress_bar(None, operation.progress) as progress:
+                shown = operation.run(self, parsed_args, **given, progress=progress)
+        if operation.refuses and shown[1]:
+            self.status = REFUSED
+        return shown
 
 
 class Lister(lister.Lister):
@@ -127,13 +125,15 @@ class Lister(lister.Lister):
         if parsed_args.formatter != output.TABLE:
             rows = [formats.machine(row) for row in rows]
         elif not rows and not parsed_args.print_empty:
-            self._generate_columns_and_selector(parsed_args, column_names)  # raises BadUsage
+            with output.known_columns():
+                self._generate_columns_and_selector(parsed_args, column_names)  # raises ValueError
             if self.noun:
                 print_line(self.app.NAME, formats.nothing(self.noun))
             return DONE
         else:
             rows = [output.human(row) for row in rows]
-        return super().produce_output(parsed_args, column_names, rows)
+        with output.known_columns():
+            return super().produce_output(parsed_args, column_names, rows)
 
 
 class ShowOne(show.ShowOne):
@@ -149,7 +149,8 @@ class ShowOne(show.ShowOne):
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
         prepare = output.human if parsed_args.formatter == output.TABLE else formats.machine
-        return super().produce_output(parsed_args, column_names, prepare(data))
+        with output.known_columns():
+            return super().produce_output(parsed_args, column_names, prepare(data))
 
 
 def generate(operation: Operation, show_one: type = ShowOne) -> Any:

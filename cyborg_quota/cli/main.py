@@ -82,6 +82,7 @@ _ON_HOST: Final = {
     "delete": "quota:Delete",
     "expire": "reservation:Expire",
     "extend": "reservation:Extend",
+    "heal": "audit:Heal",
     "limits export": "limit_file:Export",
     "limits import": "limit_file:Import",
     "list": "quota:List",
@@ -106,7 +107,7 @@ _ON_HOST: Final = {
 _FORMER: Final = {
     "capacity allocation list": "allocation list",
     "capacity audit": "audit",
-    "capacity heal": "audit --heal",
+    "capacity heal": "heal",
     "capacity inventory list": "inventory list",
     "capacity inventory remove": "inventory delete",
     "capacity inventory set": "inventory set",
@@ -116,7 +117,6 @@ _FORMER: Final = {
     "capacity provider set": "provider set",
     "capacity provider show": "provider show",
     "capacity report": "capacity show",
-    "heal": "audit --heal",
     "limit list": "list",
     "limit over": "list --over",
     "limit override cancel": "override delete",
@@ -139,7 +139,7 @@ _FORMER: Final = {
     "project orphans": "project list --orphans",
     "project remove": "project delete",
     "usage audit": "audit",
-    "usage heal": "audit --heal",
+    "usage heal": "heal",
     "usage list": "list --usage",
 }
 """What commands were called before, and are called now."""

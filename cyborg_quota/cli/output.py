@@ -32,6 +32,15 @@ def human(row: Iterable[Any]) -> list[Any]:
     ]
 
 
+@contextmanager
+def known_columns() -> Iterator[None]:
+    """Turn the ValueError that cliff raises for an unknown --column into BadUsage."""
+    try:
+        yield
+    except ValueError as error:
+        raise BadUsage(str(error)) from None
+
+
 class CSV(commaseparated.CSVLister, base.SingleFormatter):
     """Prints one object as CSV with one row; cliff has CSV only for lists."""
 

@@ -131,14 +131,14 @@ class Checks(upgradecheck.UpgradeCommands):
         with self._engine() as engine:
             # (The check of capacity reports the others.)
             drifts = [drift for drift in engine.audit(validation.admin_context()) if isinstance(drift, Drift)]
-        warning = f"{len(drifts)} differ from the reservations: cyborg-quota audit, then audit --heal"
+        warning = f"{len(drifts)} differ from the reservations: cyborg-quota audit, then heal"
         return Result(WARNING, warning) if drifts else Result(SUCCESS, "agree with the reservations")
 
     def _capacity(self) -> Result:
         with self._engine() as engine:
             has_capacity = "capacity" in engine.subjects
             drifts = engine.capacity.audit(validation.admin_context()) if has_capacity else []
-        warning = f"{len(drifts)} differ from their reservations: cyborg-quota audit --heal"
+        warning = f"{len(drifts)} differ from their reservations: cyborg-quota heal"
         return Result(WARNING, warning) if drifts else Result(SUCCESS, "agrees with the reservations")
 
     def _version(self) -> Result:

@@ -136,8 +136,7 @@ def give_back(connection: sa.Connection, amounts: Mapping[InventoryKey, int]) ->
     for key, inventory_id in ids.items():
         if _GIVE_BACK(connection, {"b_inventory": inventory_id, "b_total": amounts[key]}).rowcount == 0:
             name = resource_providers.text_of(connection, key.provider_id)
-            ended = "%s: a claim that ended exceeds its use of %s: run `cyborg-quota audit --heal`"
-            LOG.warning(ended, name, key.resource)
+            LOG.warning("%s: a claim that ended exceeds its use of %s: run `cyborg-quota heal`", name, key.resource)
             _EMPTY(connection, {"b_inventory": inventory_id})
 
 

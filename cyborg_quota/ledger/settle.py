@@ -256,7 +256,7 @@ class Settler:
                 where = f"project {project_id} and resource {key}"
                 LOG.warning(
                     "Project %s has live reservations of %s but no usage row; the row is created. Run: "
-                    "cyborg-quota audit --heal",
+                    "cyborg-quota heal",
                     project_id,
                     key,
                 )
@@ -264,7 +264,7 @@ class Settler:
                 self._paths.get(project_id, [key])
         raise exceptions.DatabaseError(
             f"The usage row of {where} is deleted each time it is created. Stop what deletes rows of quota_usages, and "
-            "run: cyborg-quota audit --heal"
+            "run: cyborg-quota heal"
         )
 
     def read_rows(self, connection: Connection, call: Call, selection: Selection) -> list[Row]:

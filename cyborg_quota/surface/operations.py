@@ -252,10 +252,10 @@ class Operation:
 
     ``summary``: what it does; the first sentence is its title. ``call``: gets the caller (see CallerProtocol) and the
     values of ``arguments`` by name, and returns a record or (``is_list``) records, or a Table of them. ``columns``:
-    what is shown of a record; None: the operation returns nothing. ``progress``: the unit of a progress bar, for calls
-    that take a function ``progress``. ``words``: those of its commands; ``route``: None, if it exists on the host only.
-    ``long``: the columns that a table has with --long only. ``noun``: what an empty list has none of; None: as
-    ``words``; empty: that is no news.
+    what is shown of a record; None: the operation returns nothing. ``refuses``: it has failed if it returns records.
+    ``progress``: the unit of a progress bar, for calls that take a function ``progress``. ``words``: those of its
+    commands; ``route``: None, if it exists on the host only. ``long``: the columns that a table has with --long only.
+    ``noun``: what an empty list has none of; None: as ``words``; empty: that is no news.
     """
 
     summary: str
@@ -264,6 +264,7 @@ class Operation:
     arguments: Arguments = ()
     columns: Columns | None = None
     is_list: bool = True
+    refuses: bool = False
     progress: str | None = None
     has_names: bool = True
     words: str = ""

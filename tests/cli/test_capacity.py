@@ -117,7 +117,7 @@ class CapacityTest(base.CliTestCase):
             error = self.refused(1, "inventory", "delete", "n1", unknown)
             self.assertIn(f"Provider n1 has no inventory of {unknown}. Nothing was changed.", error)
         self.assertEqual([], self.good("audit"))
-        self.assertEqual([], self.good("audit", "--heal"))
+        self.assertEqual([], self.good("heal"))
         self.good("release", "--project", "p", "--consumer", "c")
         self.assertEqual([8], [one["free"] for one in self.inventories()])
 

@@ -197,7 +197,7 @@ class LimitTest(LimitTestCase):
         self.sql("UPDATE quota_usages SET reserved = 2 WHERE pod = 'p1'")
         (drift,) = self.call("audit", "-f", "json").json
         self.assertEqual(("p", "gpu", "p1", 2, 3), tuple(drift[name] for name in DRIFT))
-        self.good("audit", "--heal")
+        self.good("heal")
         self.done("set", "gpu=9", "p")
         directory = types.SimpleNamespace(unknown=list)  # as if Keystone had no project
         self.useFixture(fx.MonkeyPatch("cyborg_quota.cli.projects.require_directory", lambda *_names: directory))

@@ -111,12 +111,7 @@ class UsageTest(base.CliTestCase):
             self.assertEqual((0, "", f"cyborg-quota: No {noun} found.\n"), (ended.status, ended.out, ended.err), argv)
             self.assertEqual((0, ""), (self.call(*argv, "-f", "csv").status, self.call(*argv, "-f", "csv").err))
         self.call("set", "--default", "gpu=1")
-        for argv in (
-            ("list", "--over"),
-            ("audit",),
-            ("audit", "--heal"),
-            ("check", "gpu=1", "p"),
-        ):  # (cron would send a mail)
+        for argv in (("list", "--over"), ("audit",), ("heal",), ("check", "gpu=1", "p")):  # (cron would send a mail)
             self.assertEqual("", self.call(*argv).err, argv)
 
     def test_check_that_passes_prints_nothing(self) -> None:
@@ -219,7 +214,7 @@ class UsageTest(base.CliTestCase):
         }
         found = self.call("audit", "-f", "json")
         self.assertEqual((1, "", [row]), (found.status, found.err, found.json))
-        healed = self.call("audit", "--heal", "-f", "json")
+        healed = self.call("heal", "-f", "json")
         self.assertEqual((0, [row]), (healed.status, healed.json))
         self.assertEqual([], self.good("audit"))
-        self.assertEqual([], self.good("audit", "--heal"))
+        self.assertEqual([], self.good("heal"))

@@ -105,8 +105,7 @@ class TestWithCyborg(quota.QuotaTestCase):
         lines = [line.strip("| ") for line in output.out.splitlines()]
         text = " ".join(line for line in lines if not line.startswith("+"))
         for expected in (
-            "Check: counters Result: Warning Details: 1 differ from the reservations: cyborg-quota audit, then "
-            "audit --heal",
+            "Check: counters Result: Warning Details: 1 differ from the reservations: cyborg-quota audit, then heal",
             "Check: resource classes Result: Warning Details: CUSTOM_RARE cannot be bound: no [cyborg] resource_rule "
             "matches it; add one, or set unmapped = ignore",
             "Check: Cyborg's records Result: Warning Details: 1 of 1 accelerators differ: cyborg-quota reconcile",

@@ -79,7 +79,7 @@ class UsedElsewhereTest(base.LedgerTestCase):
         """A claim that fits by the counters is refused by the column: the refusal says what repairs it."""
         self.execute("UPDATE inventories SET free = 0")
         error = self.assertRaises(exceptions.OverCapacity, self.engine.reserve, self.context, {"gpu": 1}, provider="n1")
-        self.assertIn("run `audit --heal`", str(error))
+        self.assertIn("run `heal`", str(error))
         self.capacity.heal(ADMIN)
         self.claim(1)
 

@@ -55,7 +55,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 # These commands affect all projects, as their help says.
 OF_ALL = {
     "allocation list", "audit", "budget list", "capacity import", "capacity show", "db purge", "db sync",
-    "db version", "expire", "inventory delete", "inventory list", "inventory set", "limits export",
+    "db version", "expire", "heal", "inventory delete", "inventory list", "inventory set", "limits export",
     "limits import", "pod binding delete", "pod binding set", "pod create", "pod delete", "pod list", "pod measure",
     "pod select", "pod set", "pod show", "pod usage list", "project import", "project list", "provider create",
     "provider delete", "provider list", "provider set", "provider show", "reconcile", "replay", "resource create",
