@@ -96,7 +96,8 @@ class DbQuotaDriver:
         )
         for name, (enforcer, _) in SUBJECTS.items():
             self.subjects[name] = enforcer(parts, settings.subjects.get(name))
-        projects = ProjectEnforcer(database, self._paths, limits, Tree(database, self._paths, self.history).follow)
+        tree = Tree(database, self._paths, self.history)
+        projects = ProjectEnforcer(database, self._paths, limits, tree.follow)
         hooks = [OsloLimitHook(settings.hook)] if settings.hook is not None else []
         self.enforcers: Final = Enforcers([projects, *hooks, *reversed(self.subjects.values())])
         self._paths.budgets = self.enforcers.budgets
@@ -120,9 +121,8 @@ class DbQuotaDriver:
     def limits(self, *common: Any, **options: Any) -> Limits:
         """The interface of limits, the project tree and the history, with what all subjects have in common."""
         database = self.database.with_limits(allow_idle_in_transaction=True)
-        return Limits(
-            database, self._untimed, Tree(database, self._paths, self.history), self.history, self, *common, **options
-        )
+        tree = Tree(database, self._paths, self.history)
+        return Limits(database, self._untimed, tree, self.history, self, *common, **options)
 
     def interfaces(self, *common: Any) -> dict[str, Any]:
         """The interfaces of SUBJECTS by name, with what all interfaces have in common: see Subject."""

@@ -88,7 +88,8 @@ class QuotaEngine(Queries):
 
         ``directory``: makes a directory of Keystone's projects.
         """
-        super().__init__(driver, Resources(driver, resources), authority or Policy(), require_reason=require_reason)
+        known = Resources(driver, resources)
+        super().__init__(driver, known, authority or Policy(), require_reason=require_reason)
         self._expire_seconds = reservation_expire_seconds
         self._directory = directory
         common = driver, self._resources, self._authority
@@ -179,9 +180,8 @@ class QuotaEngine(Queries):
         UnknownResource, UsageOverflow, LimitNotSet, LimitsUnavailable; with a provider also OverCapacity,
         ProviderNotFound; with the name of a pod also PodNotFound, PodNotAvailable, NotAuthorized.
         """
-        return self.reserve_many(
-            context, [Claim(consumer, deltas, provider=provider, pod=pod)], expire, project_id, group=group
-        )
+        claim = Claim(consumer, deltas, provider=provider, pod=pod)
+        return self.reserve_many(context, [claim], expire, project_id, group=group)
 
     def reserve_many(
         self,
@@ -257,9 +257,8 @@ class QuotaEngine(Queries):
         for claim in checked:
             if claim.provider == ANY:
                 raise exceptions.InvalidClaim("What is attached is at one provider: name it.")
-        return self._driver.reserver.adopt(
-            ReserveRequest(project_id, checked, validation.check_group(group), None, True, COMMITTED)
-        )
+        named = validation.check_group(group)
+        return self._driver.reserver.adopt(ReserveRequest(project_id, checked, named, None, True, COMMITTED))
 
     # --- commit, rollback, release, extend ---
 
@@ -303,9 +302,8 @@ class QuotaEngine(Queries):
 
         Raises ReservationNotFound, ReservationCommitted.
         """
-        self._driver.settler.settle(
-            "rollback", validation.selection(context, reservations, project_id, consumer=consumer, group=group)
-        )
+        selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
+        self._driver.settler.settle("rollback", selection)
 
     def release(
         self,
@@ -320,9 +318,8 @@ class QuotaEngine(Queries):
 
         An unknown consumer or group has no effect. Raises ReservationNotFound for an unknown UUID.
         """
-        self._driver.settler.settle(
-            "release", validation.selection(context, reservations, project_id, consumer=consumer, group=group)
-        )
+        selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
+        self._driver.settler.settle("release", selection)
 
     def extend(
         self,
@@ -339,7 +336,8 @@ class QuotaEngine(Queries):
         Raises the same errors as ``commit``.
         """
         selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
-        self._driver.settler.settle("extend", selection, validation.expire_microseconds(expire, self._expire_seconds))
+        ttl = validation.expire_microseconds(expire, self._expire_seconds)
+        self._driver.settler.settle("extend", selection, ttl)
 
     # --- resize, transfer ---
 
@@ -392,9 +390,8 @@ class QuotaEngine(Queries):
         )
         if project_id == to_project:
             raise exceptions.InvalidRequest(f"The transfer is from project {project_id} to itself.")
-        self._driver.amender.transfer(
-            TransferRequest(project_id, to_project, validation.check_name("consumer", consumer))
-        )
+        name = validation.check_name("consumer", consumer)
+        self._driver.amender.transfer(TransferRequest(project_id, to_project, name))
 
     # --- maintenance ---
 

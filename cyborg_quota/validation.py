@@ -341,9 +341,8 @@ def check_claims(claims: Iterable[Claim], known: Resources) -> list[Claim]:
         names = {field: check_name(field, name) for field, name in named if name is not None}
         provider = None if claim.provider is None else _check_provider(claim.provider, deltas)
         pod = None if claim.pod is None else _check_pod(claim.pod, claim.provider)
-        checked.append(
-            Claim(names.pop("consumer", None), deltas, check_group(claim.group), provider=provider, pod=pod, **names)
-        )
+        group = check_group(claim.group)
+        checked.append(Claim(names.pop("consumer", None), deltas, group, provider=provider, pod=pod, **names))
     if not checked:
         raise exceptions.InvalidClaim("There is nothing to reserve: no claim was given.")
     if len(checked) == 1:

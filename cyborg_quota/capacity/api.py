@@ -161,12 +161,12 @@ class Capacity(EnforcedSubject):
         added, removed = validation.check_names("provider", add), validation.check_names("provider", remove)
 
         def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
-            pool_id, pool = self._lock(connection, name)
+            pool_id, pool = self._lock(connection, name, None)
             if pool.can_host:
                 raise exceptions.InvalidRequest(f"Provider {pool.name} is no shared pool: see `provider set --shared`.")
             changes = []
             for served in dict.fromkeys((*added, *removed)):
-                served_id, before = self._lock(connection, served)
+                served_id, before = self._lock(connection, served, None)
                 if served not in added and before.served_by != pool.name:
                     continue
                 if served in added:
@@ -183,7 +183,7 @@ class Capacity(EnforcedSubject):
         def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
             if values.get("pod") is not None:
                 pod_names.lock(connection, values["pod"])
-            provider_id, before = self._lock(connection, name)
+            provider_id, before = self._lock(connection, name, None)
             changed = dataclasses.replace(before, **values)
             if changed != before:
                 serves = resource_providers.serves(connection, provider_id)
@@ -216,7 +216,7 @@ class Capacity(EnforcedSubject):
         name = validation.check_name("provider", provider)
 
         def work(connection: Connection) -> tuple[None, list[RecordedChange]]:
-            provider_id, present = self._lock(connection, name)
+            provider_id, present = self._lock(connection, name, None)
             if resource_providers.any_with(connection, parent_id=provider_id):
                 raise exceptions.ProviderInUse(present.name, None, "other providers are nested in it")
             if resource_providers.serves(connection, provider_id):
@@ -476,7 +476,7 @@ class Capacity(EnforcedSubject):
             raise exceptions.ProviderNotFound(name)
         return stored
 
-    def _lock(self, connection: Connection, name: str, generation: int | None = None) -> StoredProvider:
+    def _lock(self, connection: Connection, name: str, generation: int | None) -> StoredProvider:
         """Lock the provider for a change. Raises ProviderNotFound, ProviderConflict."""
         stored = self._find(connection, name)
         if not resource_providers.advance(connection, stored.id, generation):

@@ -86,9 +86,11 @@ class CapacityEnforcer(Enforcer):
             provider_id, name = stored.id, stored.provider.name
         where = (provider_id, rooms.pod)
         if rooms.bundle is not None:
-            rooms.narrow_bundles(tables.count_bundles(connection, rooms.bundle, *where) if rooms.is_open else {})
+            bundles = tables.count_bundles(connection, rooms.bundle, *where) if rooms.is_open else {}
+            rooms.narrow_bundles(bundles)
         else:
-            rooms.narrow_fits(name, tables.read_free(connection, rooms.resources, *where) if rooms.is_open else {})
+            free = tables.read_free(connection, rooms.resources, *where) if rooms.is_open else {}
+            rooms.narrow_fits(name, free)
 
     # --- Before the transaction ---
 
@@ -111,7 +113,8 @@ class CapacityEnforcer(Enforcer):
 
     def place_named(self, connection: Connection, named: Sequence[PendingClaim]) -> None:
         """Read the providers and the inventories that claims name. Raises ProviderNotFound."""
-        ids = {name: stored.id for name, stored in find_providers(self._database, connection, _names(named)).items()}
+        providers = find_providers(self._database, connection, _names(named))
+        ids = {name: stored.id for name, stored in providers.items()}
         locations = inventories.locations_of(connection, _keys(named, ids))
         self._cache.remember(ids, locations)
         _choose_named(named, ids, locations)

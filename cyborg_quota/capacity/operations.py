@@ -96,9 +96,8 @@ def _set_provider(
     if has_pod:
         return capacity.set_pod(caller.elevated, provider, pod, reason=reason)
     if has_served:
-        return capacity.set_served(
-            caller.elevated, provider, add=serves or (), remove=stop_serving or (), reason=reason
-        )
+        given = {"add": serves or (), "remove": stop_serving or ()}
+        return capacity.set_served(caller.elevated, provider, **given, reason=reason)
     return capacity.set_can_host(caller.elevated, provider, can_host=can_host, reason=reason)
 
 

@@ -81,7 +81,7 @@ def wanted(size: int) -> sa.Subquery:
     """
     rows = ", ".join([f"(:b_resource_{index}, :b_amount_{index})" for index in range(1, size)])
     text = "SELECT :b_resource_0 AS resource, :b_amount_0 AS amount" + (f" UNION ALL VALUES {rows}" if rows else "")
-    columns = sa.column("resource", sa.String), sa.column("amount", sa.BigInteger)
+    columns = (sa.column("resource", sa.String), sa.column("amount", sa.BigInteger))
     return sa.text(text).columns(*columns).subquery("wanted")
 
 
@@ -136,8 +136,9 @@ def _statement(
         least, greatest = (sa.select(of(_row.provider_id)).scalar_subquery() for of in (sa.func.min, sa.func.max))
         part = sa.bindparam("b_start", type_=sa.BigInteger) / sa.literal_column(f"{_STARTS}.0")
         start = sa.cast(least + (greatest - least) * part, sa.BigInteger)
+        free = sa.bindparam("b_free", type_=_row.free.type)
         # (They replace ``free >= amount``: without statistics, SQLite would read that range of the index.)
-        conditions[1:2] = [first.c.free == sa.bindparam("b_free", type_=_row.free.type), first.c.provider_id >= start]
+        conditions[1:2] = [first.c.free == free, first.c.provider_id >= start]
         order = "provider"
     keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
     pod: sa.Label[str | None] = (
@@ -233,10 +234,8 @@ def _share_arguments(share: Candidate | None) -> dict[str, Any]:
     """The parameters of ``_is_served``."""
     if share is None:
         return {}
-    return {
-        "b_pool": share.provider_id,
-        **{f"b_lacking_{index}": name for index, name in enumerate(sorted(share.free))},
-    }
+    lacking = {f"b_lacking_{index}": name for index, name in enumerate(sorted(share.free))}
+    return {"b_pool": share.provider_id, **lacking}
 
 
 _MAX_SHARED: Final = 30

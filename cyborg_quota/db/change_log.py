@@ -63,12 +63,8 @@ def generation(connection: sa.Connection) -> int:
 
 def latest(connection: sa.Connection, project_id: str) -> int:
     """The generation of the last change of the project's own limits; 0: the history has none."""
-    query = (
-        sa.select(_column.generation)
-        .where(sa.and_(_column.project_id == project_id, _column.subject == "limit"))
-        .order_by(*_newest_first)
-        .limit(1)
-    )
+    is_own = sa.and_(_column.project_id == project_id, _column.subject == "limit")
+    query = sa.select(_column.generation).where(is_own).order_by(*_newest_first).limit(1)
     return int(connection.execute(query).scalar_one_or_none() or 0)
 
 

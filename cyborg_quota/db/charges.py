@@ -162,12 +162,12 @@ def recount(connection: sa.Connection, node: usages.Node) -> tuple[Counters, Cou
     before = Counters(*connection.execute(usages.ROWS.where(node.usage_id == usages.ID)).one()[1:])
     reserved, used, meter = maintenance.sums_of_reservations(connection, node)
     if used + reserved > MAX_AMOUNT:
-        raise exceptions.UsageOverflow(node.project_id, node.resource, used + reserved - before.used - before.reserved)
+        added = used + reserved - before.used - before.reserved
+        raise exceptions.UsageOverflow(node.project_id, node.resource, added)
     below = maintenance.children_total(connection, node)
     metered = meter + below.metered + before.meter_base
-    after = Counters(
-        used, reserved, used + reserved + below.subtree, below.promised, before.minimum, metered, before.meter_base
-    )
+    subtree = used + reserved + below.subtree
+    after = Counters(used, reserved, subtree, below.promised, before.minimum, metered, before.meter_base)
     if not after.is_same(before):
         usages.set_counters(connection, node.usage_id, after)
     return before, after
@@ -290,7 +290,8 @@ def count_totals(connection: sa.Connection, resources: Collection[str], meter_ba
     rows = {key: row_id for key, row_id in rows_of_totals(connection).items() if key.resource in resources}
     renew_rows(connection, rows, {})
     for key, row_id in rows.items():
-        counted = maintenance.children_total(connection, usages.Node(row_id, key.project_id, key.resource, 0, 0))
+        node = usages.Node(row_id, key.project_id, key.resource, 0, 0)
+        counted = maintenance.children_total(connection, node)
         metered = counted.metered + meter_base
         usages.set_counters(connection, row_id, dataclasses.replace(counted, metered=metered, meter_base=meter_base))
 

@@ -318,7 +318,8 @@ class Database:
                 self.dialect.read_only_next(connection)
             with contextlib.ExitStack() as after_commit, connection.begin():
                 if settings is not self._pool.settings:
-                    after_commit.enter_context(self.dialect.time_limits(connection, settings, self._pool.settings))
+                    limits = self.dialect.time_limits(connection, settings, self._pool.settings)
+                    after_commit.enter_context(limits)
                 if self._pool.verify is not None:
                     self._verify(connection)
                 result = work(connection)

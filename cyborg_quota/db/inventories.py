@@ -75,11 +75,8 @@ def _total(suffix: str) -> sa.BindParameter[int]:
 def take_update(suffix: str = "") -> sa.Update:
     """The UPDATE that takes capacity without a condition: what is in use already, or fits because the row is locked."""
     total = _total(suffix)
-    return (
-        sa.update(inventories)
-        .where(_is_row(suffix))
-        .values({"used": _row.used + total, "free": _row.free - total, "updated_at": clock.utc_now()})
-    )
+    values = {"used": _row.used + total, "free": _row.free - total, "updated_at": clock.utc_now()}
+    return sa.update(inventories).where(_is_row(suffix)).values(values)
 
 
 def claim_update(suffix: str = "") -> sa.Update:
@@ -136,7 +133,8 @@ def give_back(connection: sa.Connection, amounts: Mapping[InventoryKey, int]) ->
     for key, inventory_id in ids.items():
         if _GIVE_BACK(connection, {"b_inventory": inventory_id, "b_total": amounts[key]}).rowcount == 0:
             name = resource_providers.text_of(connection, key.provider_id)
-            LOG.warning("%s: a claim that ended exceeds its use of %s: run `cyborg-quota heal`", name, key.resource)
+            ended = "%s: a claim that ended exceeds its use of %s: run `cyborg-quota heal`"
+            LOG.warning(ended, name, key.resource)
             _EMPTY(connection, {"b_inventory": inventory_id})
 
 

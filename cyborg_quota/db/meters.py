@@ -70,7 +70,8 @@ def close_months(connection: sa.Connection, usage_ids: Sequence[int], at: int) -
     for row in rows:
         for month in range(clock.month_of(row.month_ends) - 1, clock.month_of(at)):
             used = row.metered + row.subtree * clock.second_of(month + 1)
-            parameters = {f"b_{name}": value for name, value in zip(_NAMES, (*row[1:4], month, used), strict=True)}
+            values = zip(_NAMES, (*row[1:4], month, used), strict=True)
+            parameters = {f"b_{name}": value for name, value in values}
             dialect.insert_or_ignore(connection, usage_months, _VALUES, parameters)
     if rows:
         _OPEN.changed(connection, [row.id for row in rows], {"b_ends": clock.end_of_month(at)})

@@ -134,11 +134,8 @@ def insert(connection: sa.Connection, made: Sequence[LimitOverride]) -> None:
 def delete(connection: sa.Connection, cancelled: Iterable[LimitOverride]) -> None:
     """Delete these overrides."""
     for override in cancelled:
-        connection.execute(
-            sa.delete(limit_overrides).where(
-                sa.and_(_column.generation == override.made[0], _column.ordinal == override.made[1])
-            )
-        )
+        is_this = sa.and_(_column.generation == override.made[0], _column.ordinal == override.made[1])
+        connection.execute(sa.delete(limit_overrides).where(is_this))
 
 
 # Queries for limits/tables.py.

@@ -25,9 +25,8 @@ def of_project_rows(
 
     ``table`` has the columns project_id and resource.
     """
-    return of_rows(
-        connection, query.where(condition), table, (table.c.project_id, table.c.resource), page, condition=condition
-    )
+    columns = table.c.project_id, table.c.resource
+    return of_rows(connection, query.where(condition), table, columns, page, condition=condition)
 
 
 def of_rows(

@@ -149,7 +149,8 @@ def read(connection: sa.Connection, project_id: str, *, pod: str | None = None) 
     ``pod``: also the rows of this pod, or ("") of every pod. Their number grows with that of the pods.
     """
     statement = _statement(dialects.of(connection), _which(pod))
-    return states_of(*_tree(statement(connection, _arguments(pod, b_project=project_id)).all()), [project_id])[0]
+    rows = statement(connection, _arguments(pod, b_project=project_id)).all()
+    return states_of(*_tree(rows), [project_id])[0]
 
 
 def read_in_single_statement(connection: sa.Connection, project_id: str, pod: str | None) -> PathState | None:
@@ -402,10 +403,8 @@ def rows_of_roots(
     query = query.where(usage.resource.in_(sorted(resources)))
     if after:
         query = query.where(usage.project_id > after)
-    return {
-        UsageKey(row.project_id, row.resource): row.id
-        for row in connection.execute(query.order_by(usage.project_id).limit(limit))
-    }
+    rows = connection.execute(query.order_by(usage.project_id).limit(limit))
+    return {UsageKey(row.project_id, row.resource): row.id for row in rows}
 
 
 def make_row(connection: sa.Connection, key: UsageKey) -> None:

@@ -201,9 +201,8 @@ def edges_above(connection: sa.Connection, project_ids: Iterable[str]) -> dict[s
     query = sa.select(path.c.project_id, path.c.parent_id)
     parents: dict[str, str | None] = {}
     for names in chunks(sorted(project_ids)):
-        parents.update(
-            (row.project_id, row.parent_id) for row in connection.execute(query, {"b_projects": list(names)})
-        )
+        rows = connection.execute(query, {"b_projects": list(names)})
+        parents.update((row.project_id, row.parent_id) for row in rows)
     return parents
 
 
@@ -222,7 +221,8 @@ def edges_page(connection: sa.Connection, limit: int | None, after: str | None) 
 
 def children_of(connection: sa.Connection, project_id: str) -> set[str]:
     """The children of the project."""
-    return set(connection.execute(sa.select(projects.c.project_id).where(projects.c.parent_id == project_id)).scalars())
+    query = sa.select(projects.c.project_id).where(projects.c.parent_id == project_id)
+    return set(connection.execute(query).scalars())
 
 
 def subtree_edges(connection: sa.Connection, project_id: str) -> dict[str, str | None]:
@@ -298,13 +298,8 @@ def _walk(maximum: Mapping[str, int]) -> sa.Select[Any]:
     child, sibling = projects.alias("child"), projects.alias("sibling")
 
     def first_child(parent: sa.ColumnElement[str]) -> sa.ScalarSelect[Any]:
-        return (
-            sa.select(child.c.project_id)
-            .where(child.c.parent_id == parent)
-            .order_by(child.c.parent_id, child.c.project_id)
-            .limit(1)
-            .scalar_subquery()
-        )
+        query = sa.select(child.c.project_id).where(child.c.parent_id == parent)
+        return query.order_by(child.c.parent_id, child.c.project_id).limit(1).scalar_subquery()
 
     name = projects.c.project_id
     start = (
@@ -337,11 +332,8 @@ def _walk(maximum: Mapping[str, int]) -> sa.Select[Any]:
         at.step + one,
     ).where(at.missing > sa.literal_column("0"), sa.or_(is_down, at.depth > one))
     walk = start.union_all(step)
-    return (
-        sa.select(walk.c.start, walk.c.depth, walk.c.following)
-        .where(walk.c.following.is_not(None), walk.c.missing > 0)
-        .order_by(walk.c.start, walk.c.step)
-    )
+    query = sa.select(walk.c.start, walk.c.depth, walk.c.following)
+    return query.where(walk.c.following.is_not(None), walk.c.missing > 0).order_by(walk.c.start, walk.c.step)
 
 
 def parent_of(connection: sa.Connection, project_id: str) -> str | None:

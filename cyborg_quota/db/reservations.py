@@ -132,10 +132,8 @@ _HAS_LIVE = ListStatement(
 
 def any_live(connection: sa.Connection, project_id: str, consumers: Collection[str]) -> bool:
     """Whether any of these consumers has a live reservation."""
-    return any(
-        result.first() is not None
-        for result in _HAS_LIVE.execute(connection, sorted(consumers), {"b_project": project_id})
-    )
+    results = _HAS_LIVE.execute(connection, sorted(consumers), {"b_project": project_id})
+    return any(result.first() is not None for result in results)
 
 
 def is_any_live(connection: sa.Connection, project_id: str) -> bool:

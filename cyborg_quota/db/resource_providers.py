@@ -163,10 +163,8 @@ def names(connection: sa.Connection, provider_ids: Sequence[int]) -> dict[int, s
     """The names of these providers, by id."""
     if not provider_ids:
         return {}
-    return {
-        row.id: row.name
-        for row in connection.execute(sa.select(_row.id, _row.name).where(_row.id.in_(sorted(set(provider_ids)))))
-    }
+    query = sa.select(_row.id, _row.name).where(_row.id.in_(sorted(set(provider_ids))))
+    return {row.id: row.name for row in connection.execute(query)}
 
 
 def text_of(connection: sa.Connection, provider_id: int) -> str:

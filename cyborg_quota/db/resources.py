@@ -36,8 +36,7 @@ class StoredResources:
         def work(connection: Connection) -> None:
             dialects.of(connection).insert_or_ignore(connection, resources, new, {"b_name": resource.name})
             if given:
-                connection.execute(
-                    sa.update(resources).where(_row.name == resource.name).values(updated_at=clock.utc_now(), **given)
-                )
+                change = sa.update(resources).where(_row.name == resource.name)
+                connection.execute(change.values(updated_at=clock.utc_now(), **given))
 
         self._database.write(work)

@@ -329,20 +329,15 @@ def merge(postings: Iterable[Posting], lock_order: Callable[[Node], Any]) -> lis
 
 def set_counters(connection: sa.Connection, usage_id: int, counters: Counters) -> None:
     """Overwrite the counters. The transaction must have locked the usage row (lock_usage_row)."""
-    connection.execute(
-        sa.update(quota_usages)
-        .where(_usage.id == usage_id)
-        .values(**dataclasses.asdict(counters), updated_at=clock.utc_now())
-    )
+    update = sa.update(quota_usages).where(_usage.id == usage_id)
+    connection.execute(update.values(**dataclasses.asdict(counters), updated_at=clock.utc_now()))
 
 
 def read_notified_levels(connection: sa.Connection) -> dict[UsageKey, tuple[Counters, int]]:
     """The counters and the last notified level of every usage row that counts all pods."""
     query = _COUNTERS.add_columns(_usage.notified_level).where(COUNTS_WHOLE)
-    return {
-        UsageKey(*row[:3]): (Counters(*row[3:-1]), row.notified_level)
-        for row in connection.execute(query.order_by(_usage.project_id, _usage.resource))
-    }
+    rows = connection.execute(query.order_by(_usage.project_id, _usage.resource))
+    return {UsageKey(*row[:3]): (Counters(*row[3:-1]), row.notified_level) for row in rows}
 
 
 def claim_notified_level(connection: sa.Connection, project_id: str, resource: str, before: int, now: int) -> bool:
@@ -411,7 +406,8 @@ def row_ids(connection: sa.Connection, project_ids: Iterable[str]) -> dict[Usage
 def insert_zeros(connection: sa.Connection, keys: Iterable[UsageKey]) -> None:
     """Insert usage rows of zeros. The transaction must have locked the projects."""
     zeros = {"reserved": 0, "used": 0, "subtree": 0, "month_ends": clock.end_of_month(clock.read_second(connection))}
-    insert_many(connection, quota_usages, [{**key._asdict(), "generation": new_generation(), **zeros} for key in keys])
+    rows = [{**key._asdict(), "generation": new_generation(), **zeros} for key in keys]
+    insert_many(connection, quota_usages, rows)
 
 
 @functools.cache

@@ -48,9 +48,8 @@ def write(connection: Connection, budget: Budget) -> None:
 def delete(connection: Connection, project_id: str, resources: Collection[str]) -> None:
     """Delete budgets of a project, with their corrections."""
     for table in (budgets, budget_adjustments):
-        connection.execute(
-            sa.delete(table).where(table.c.project_id == project_id, table.c.resource.in_(sorted(resources)))
-        )
+        is_its = table.c.project_id == project_id, table.c.resource.in_(sorted(resources))
+        connection.execute(sa.delete(table).where(*is_its))
 
 
 def adjust(connection: Connection, key: UsageKey, month: int, device_seconds: int) -> None:

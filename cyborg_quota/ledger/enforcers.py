@@ -359,9 +359,8 @@ def new_rows(request: ReserveRequest, path: ProjectPath, pending: Sequence[Pendi
 
 def conflict(claim: Claim, held: Sequence[Row], **place: str) -> exceptions.ReservationConflict:
     """The error of a consumer that holds something else."""
-    return exceptions.ReservationConflict(
-        str(claim.consumer), {row.resource: row.delta for row in held}, claim.deltas, **place
-    )
+    deltas = {row.resource: row.delta for row in held}
+    return exceptions.ReservationConflict(str(claim.consumer), deltas, claim.deltas, **place)
 
 
 Enforce = Callable[[str, Mapping[str, int]], None]

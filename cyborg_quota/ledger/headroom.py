@@ -100,9 +100,8 @@ class HeadroomReader:
         A resource that is held, and is not among ``resources``, cannot be reserved.
         """
         rooms = self.rooms(project_id, resources, pod=pod)
-        names = sorted(
-            {key.resource for key in rooms.state.counters if key[::2] == (project_id, pod or "")}.union(resources)
-        )
+        held = {key.resource for key in rooms.state.counters if key[::2] == (project_id, pod or "")}
+        names = sorted(held.union(resources))
         if pod is not None:
             return rooms.records(names, rooms.limits.by_key)
         own = self._limits.set_for(rooms.state)
@@ -251,7 +250,8 @@ class HeadroomReader:
     ) -> dict[str, Usage]:
         """The project's usage of each of ``resources``, and of all other resources that have a usage row."""
         state = self._database.read(lambda connection: path_state.read(connection, project_id))
-        names = sorted({key.resource for key in state.counters if key.project_id == project_id}.union(resources))
+        held = {key.resource for key in state.counters if key.project_id == project_id}
+        names = sorted(held.union(resources))
         limits = self._look_up([state], names, allow_unknown=allow_unknown_limits)
         keys = [UsageKey(project_id, name) for name in names]
         return {key.resource: _usage(key, state.counters.get(key, Counters()), limits) for key in keys}

@@ -101,9 +101,8 @@ class Amender:
 
     def _attempt_transfer(self, request: TransferRequest, uuids: dict[str, str], *, is_retry: bool) -> bool:
         """Attempt once to transfer. ``uuids``: as of a resize. False: what was read has changed, retry."""
-        rows = self._read_rows(
-            "transfer", Selection(request.sender, consumer=request.consumer), uuids.values() if is_retry else ()
-        )
+        selection = Selection(request.sender, consumer=request.consumer)
+        rows = self._read_rows("transfer", selection, uuids.values() if is_retry else ())
         if rows is None:
             return True
         live = [row for row in rows if row.state in LIVE_STATES]

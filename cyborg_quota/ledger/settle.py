@@ -293,9 +293,8 @@ class Settler:
             rows = reservations.by_uuids(connection, uuids, project_id, self.grace)
             return rows, len(rows) == len(set(uuids))
         assert project_id is not None, "only UUIDs are unique across projects"
-        rows = reservations.by_holder(
-            connection, project_id, consumer=selection.consumer, group=selection.group, grace=self.grace
-        )
+        holder = {"consumer": selection.consumer, "group": selection.group}
+        rows = reservations.by_holder(connection, project_id, **holder, grace=self.grace)
         return transitions.current_attempt(rows), bool(rows)
 
     def apply(self, connection: Connection, moves: Sequence[Move], ttl_microseconds: int = 0) -> None:

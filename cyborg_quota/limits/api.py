@@ -427,10 +427,8 @@ class Limits(Minimums):
         """
         self.require_stored()
         names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
-        return {
-            **dict.fromkeys(names, 0),
-            **self._database.read(lambda connection: tables.held_by_all(connection, names)),
-        }
+        amounts = self._database.read(lambda connection: tables.held_by_all(connection, names))
+        return {**dict.fromkeys(names, 0), **amounts}
 
     def _check_totals(self, limits: Mapping[str, int]) -> dict[str, int]:
         if not isinstance(limits, Mapping) or not limits:

@@ -169,9 +169,8 @@ class LimitChanges:
             new: list[LimitOverride] = []
             equal_or_new: list[LimitOverride] = []
             for resource, limit in sorted(limits.items()):
-                override = LimitOverride(
-                    (generation, len(new)), project_id, resource, limit, span[0] or now, span[1], author.reason
-                )
+                made_at = (generation, len(new))
+                override = LimitOverride(made_at, project_id, resource, limit, span[0] or now, span[1], author.reason)
                 equal = _equal_to(override, family.overrides, has_start=span[0] is not None)
                 new += [] if equal else [override]
                 equal_or_new.append(equal or override)
@@ -285,9 +284,8 @@ class LimitChanges:
         def check(connection: Connection) -> None:
             if is_unknown and tables.is_known(connection, project_id):
                 raise exceptions.ProjectRefused(project_id, "is not new; only an admin can move it")
-            tree = LimitTree(
-                *tables.read_family(connection, project_id, new_parent=parent_id), self._limits.initial_limits
-            )
+            family = tables.read_family(connection, project_id, new_parent=parent_id)
+            tree = LimitTree(*family, self._limits.initial_limits)
             for name in (parent_id, None if is_new else project_id):
                 if name is not None and name not in tree.parents:
                     raise exceptions.ProjectRefused(name, "is not known; add it first")
@@ -302,9 +300,8 @@ class LimitChanges:
                     project_id, f"would make a tree of {levels} levels; at most {MAX_DEPTH} are possible"
                 )
             after = Timeline(tree, *overrides.read(connection, tree.projects))
-            minimum_rules.refuse(
-                self._problems(connection, dataclasses.replace(after, tree=before), after, [change]), [change]
-            )
+            problems = self._problems(connection, dataclasses.replace(after, tree=before), after, [change])
+            minimum_rules.refuse(problems, [change])
 
         self._tree.set_parents({project_id: parent_id}, author, check, refuse=self._refuse_move)
 

@@ -203,9 +203,8 @@ class _UniqueLoader(_Loader):  # type: ignore[misc]
         try:
             return super().construct_yaml_timestamp(node)
         except (OverflowError, ValueError):
-            raise yaml.constructor.ConstructorError(
-                None, None, f"{node.value!a} is not a time", node.start_mark
-            ) from None
+            problem = f"{node.value!a} is not a time"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
 
 _UniqueLoader.add_constructor("tag:yaml.org,2002:timestamp", _UniqueLoader.construct_yaml_timestamp)
@@ -268,7 +267,8 @@ def read(value: object) -> Document:
             for index, entry in enumerate(project.get("overrides") or ())
         ]
         todo += _entries(f"{location}.children", project.get("children"), project_id, level + 1)
-    return Document(top.get("defaults") or {}, project_limits, parents, new_overrides, top.get("total") or {}, minimums)
+    totals = top.get("total") or {}
+    return Document(top.get("defaults") or {}, project_limits, parents, new_overrides, totals, minimums)
 
 
 def _override(location: str, entry: Mapping[str, Any], project_id: str) -> NewOverride:

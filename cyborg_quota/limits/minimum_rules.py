@@ -88,9 +88,8 @@ def not_kept(growth: minimums.Growth, limits: Limits, path: Sequence[str]) -> li
         figures |= {"room": max(0, limit - row.counted), "needed": needed}
         owner = "all projects together" if key.project_id == TOTAL else "{parent}"
         kind, hidden = (text.replace("{parent}", owner) for text in (_NOT_KEPT, _NOT_KEPT_HIDDEN))
-        violations.append(
-            Violation(kind, key.project_id, None, figures, above=parents.get(key.project_id), hidden=hidden)
-        )
+        above = parents.get(key.project_id)
+        violations.append(Violation(kind, key.project_id, None, figures, above=above, hidden=hidden))
     return violations
 
 

@@ -88,7 +88,8 @@ class Minimums(Projects):
         self, project_id: str, parent_id: str | None, wanted: Mapping[str, int], author: Author
     ) -> list[RecordedChange] | None:
         """Set them, if the limits keep them. None: the tree or a limit has changed since it was read, retry."""
-        path = self._tree.paths.get(project_id, [ResourceKey(resource) for resource in sorted(wanted)], is_again=True)
+        keys = [ResourceKey(resource) for resource in sorted(wanted)]
+        path = self._tree.paths.get(project_id, keys, is_again=True)
         self._tree.paths.forget(project_id)  # (a retry reads it again)
         if path.limits is None or path.project_ids[1:2] != (() if parent_id is None else (parent_id,)):
             return None

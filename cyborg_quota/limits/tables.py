@@ -225,14 +225,21 @@ def holders(
     for _ in range(MAX_BATCHES):
         parts = [paging.first_projects(column, after, size).subquery() for column, _ in which]
         union = sa.union(*(sa.select(part.c.project_id) for part in parts)).subquery()
-        known = connection.scalars(sa.select(union.c.project_id).order_by(union.c.project_id).limit(size)).all()
+        first = sa.select(union.c.project_id).order_by(union.c.project_id).limit(size)
+        known = connection.execute(first).scalars().all()
         if not known:
             return names, None
-        fulfilling = sa.union(
-            *(sa.select(column).where(column > after, column <= known[-1], condition) for column, condition in which)
+        fulfilling = set(
+            connection.execute(
+                sa.union(
+                    *(
+                        sa.select(column).where(column > after, column <= known[-1], condition)
+                        for column, condition in which
+                    )
+                )
+            ).scalars()
         )
-        chosen = set(connection.scalars(fulfilling))
-        names += [project_id for project_id in known if project_id in chosen]
+        names += [project_id for project_id in known if project_id in fulfilling]
         if len(names) > count:
             return names[:count], names[count - 1]
         if len(known) < size:

@@ -102,9 +102,8 @@ class LimitSet:
     @classmethod
     def of_every_project(cls, limits: Mapping[str, int]) -> LimitSet:
         """The same limits for each project, without a tree: the limit drivers ``config`` and ``noop``."""
-        return cls(
-            LimitTree(dict(limits), {}, {}, InitialLimits(child=None, root=None)), Flat(), missing_is_unlimited=True
-        )
+        tree = LimitTree(dict(limits), {}, {}, InitialLimits(child=None, root=None))
+        return cls(tree, Flat(), missing_is_unlimited=True)
 
     def at(self, moment: datetime.datetime) -> LimitSet:
         """The limits that apply at ``moment`` (naive UTC), as a set without overrides."""

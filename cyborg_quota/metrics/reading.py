@@ -39,7 +39,8 @@ def read(
             capacity.update(uses)
             ages.update(ages_of_pods)
         overdue = history.oldest_overdue(connection, grace).total_seconds()
-        metrics = LedgerMetrics([], [], capacity, ages, overdue, schema.checked_revision(connection))
+        revision = schema.checked_revision(connection)
+        metrics = LedgerMetrics([], [], capacity, ages, overdue, revision)
         shared, states = path_state.read_states(connection, project_ids)
         return metrics, shared, states, headroom.read_budgets(connection, states, resources)
 

@@ -413,7 +413,8 @@ class Pods(EnforcedSubject):
         """What the inventories of the providers of these pods have and use now; writes nothing."""
         names = validation.check_names("pod", names)
         uses: dict[str, dict[str, ResourceUse]] = {name: {} for name in names}
-        for key, use in self._untimed.read(lambda connection: capacity_tables.sums(connection, names)).items():
+        sums = self._untimed.read(lambda connection: capacity_tables.sums(connection, names))
+        for key, use in sums.items():
             uses[key.pod][key.resource] = use
         return uses
 
@@ -448,10 +449,8 @@ class Pods(EnforcedSubject):
         if names is None:
             chosen = [pod for pod in known.values() if pod.state != "disabled"]
         else:
-            chosen = [
-                known.get(name) or self.show(context, name)
-                for name in dict.fromkeys(validation.check_names("pod", names))
-            ]
+            wanted = dict.fromkeys(validation.check_names("pod", names))
+            chosen = [known.get(name) or self.show(context, name) for name in wanted]
         if max_age_seconds is not None:
             chosen = self._due(context, chosen, max_age_seconds)
         errors: dict[str, str] = {}

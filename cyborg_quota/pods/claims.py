@@ -303,13 +303,15 @@ def options_of_request(
     bound = in_zone(tables.find_current(connection, key), zone)
     reasons = {row.id: reason_to_move(row, request) for row in bound}
     yield from ((str(row.binding.pod), ()) for row in bound if reasons[row.id] is None)
-    for candidate in selection.ranked(tables.list_pods(connection), request):
+    candidates = tables.list_pods(connection)
+    for candidate in selection.ranked(candidates, request):
         if all(candidate.id != row.candidate.id for row in bound):
             of_pod = candidate.pod.availability_zone
             ended = [row for row in bound if row.binding.availability_zone == of_pod] or bound[:1]
             reason = (reasons[ended[0].id] or "claim") if ended else "first"
             others = {row.id for row in bound if row not in ended} if zone is None else None
-            yield candidate.pod.name, (BindingChange(key, ended, others, candidate, reason, request),)
+            change = BindingChange(key, ended, others, candidate, reason, request)
+            yield candidate.pod.name, (change,)
     yield from ((str(row.binding.pod), ()) for row in bound if reasons[row.id] == "full")
 
 

@@ -56,7 +56,8 @@ class Tree:
             ]
             recorded = change_log.record(connection, author, changes, operation=operation)
             moved = {name: wanted[name] for name in wanted if name in before and before[name] != wanted[name]}
-            tables.set_parents(connection, {name: wanted.get(name) for name in named - before.keys()}, moved, refuse)
+            added = {name: wanted.get(name) for name in named - before.keys()}
+            tables.set_parents(connection, added, moved, refuse)
             return True, recorded
 
         until_stable(lambda: self.history.change(self.database, work))

@@ -83,7 +83,8 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
         # A row on both paths counts as much as before, unless a row below it has a minimum.
         changing |= old | new if key.resource_key in with_minimum else old ^ new
     # (These rows exist, unless one was deleted by hand; heal recreates it.)
-    _move_usage(connection, {key: rows[key] for key in changing if key in rows}, moving, (before, after), refuse)
+    changed = {key: rows[key] for key in changing if key in rows}
+    _move_usage(connection, changed, moving, (before, after), refuse)
 
 
 def _insert_missing_rows(

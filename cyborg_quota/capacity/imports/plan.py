@@ -186,6 +186,10 @@ def run(
     api = sources.ServiceApi.from_conf(conf, sources.PLACEMENT if from_placement else sources.ACCELERATOR)
     resource_map = ResourceMap.from_conf(conf)
 
+    def read() -> Sequence[WantedProvider]:
+        providers = sources.read_placement(api, resource_map, progress) if from_placement else sources.read_cyborg(api)
+        return wanted_providers(providers, resource_map, spool, nested=nested)
+
     def settle() -> None:
         # Nova allocates in Placement before the conductor claims. A bind that was running must not be counted twice.
         if conf.cyborg.claim_capacity and not dry_run:
@@ -195,13 +199,4 @@ def run(
         capacity, context, resources, settle, reason or f"imported from {source}", knows_use=from_placement
     )
     with Spool() as spool:
-        return importer.run(
-            lambda: wanted_providers(
-                sources.read_placement(api, resource_map, progress) if from_placement else sources.read_cyborg(api),
-                resource_map,
-                spool,
-                nested=nested,
-            ),
-            dry_run=dry_run,
-            progress=progress,
-        )
+        return importer.run(read, dry_run=dry_run, progress=progress)

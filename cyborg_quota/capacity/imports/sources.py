@@ -107,9 +107,8 @@ class ServiceApi:
             url = urllib.parse.urlsplit(getattr(conf[group], option, None) or "")
             if "@" in url.netloc or url.query:
                 raise exceptions.ConfigurationError(f"[{group}] {option} must not contain credentials or a query.")
-        session = loading.load_session_from_conf_options(
-            conf, group, auth=auth, timeout=conf[group].timeout or _TIMEOUT_SECONDS
-        )
+        timeout = conf[group].timeout or _TIMEOUT_SECONDS
+        session = loading.load_session_from_conf_options(conf, group, auth=auth, timeout=timeout)
         adapter = loading.load_adapter_from_conf_options(conf, group, session=session, auth=auth)
         return cls.from_session(
             session,
@@ -137,13 +136,12 @@ class ServiceApi:
             "endpoint_override": endpoint_override,
         }
         named = {f"{service}_{option}": value for option, value in options.items() if value is not None}
+
+        def connect() -> Any:
+            return getattr(connection.Connection(session=session, region_name=region_name, **named), service)
+
         # openstacksdk would replace the path of the URL by the one that the service reports in its versions.
-        return cls(
-            lambda: getattr(connection.Connection(session=session, region_name=region_name, **named), service),
-            service,
-            endpoint_override or "",
-            settings,
-        )
+        return cls(connect, service, endpoint_override or "", settings)
 
     @classmethod
     def from_cloud(cls, cloud: str, region: str | None, service: str, *, timeout_seconds: float) -> ServiceApi:
@@ -213,7 +211,8 @@ class SourceProvider:
 
 def ratio_of(value: float | str) -> decimal.Decimal:
     """An allocation ratio of an API (a binary fraction) as it is written, rounded down to what is stored."""
-    return decimal.Decimal(str(value)).quantize(_PLACES, rounding=decimal.ROUND_DOWN).normalize() + 0
+    ratio = decimal.Decimal(str(value)).quantize(_PLACES, rounding=decimal.ROUND_DOWN).normalize()
+    return ratio + 0
 
 
 # --- Placement ---

@@ -280,7 +280,8 @@ def _charging_values() -> sa.Update:
 
     It locks the rows in the order of the list or of the table. Both are sorted by id.
     """
-    listed = sa.text(_VALUES_HERE).columns(*[sa.column(name, sa.BigInteger) for name in usages.COLUMNS]).subquery("d")
+    names = usages.COLUMNS
+    listed = sa.text(_VALUES_HERE).columns(*[sa.column(name, sa.BigInteger) for name in names]).subquery("d")
     at: sa.ColumnElement[int] = sa.literal_column(_AT_HERE, sa.BigInteger)
     return usages.charge_update(dict(listed.c.items()), quota_usages.c.id == listed.c.id, at=at)
 
@@ -365,12 +366,8 @@ def _reserve_block(
 
 @functools.lru_cache(maxsize=256)
 def _settle_block(dialect: sa.Dialect, size: int, after: State, postings: int) -> ServerStatement:
-    return _block(
-        dialect,
-        None,
-        (reservations.settle_in_flight_update(size, after), size),
-        (usages.charge_rows(postings), postings),
-    )
+    settle = reservations.settle_in_flight_update(size, after)
+    return _block(dialect, None, (settle, size), (usages.charge_rows(postings), postings))
 
 
 SCHEMA_LOCK_SECONDS: Final = 600

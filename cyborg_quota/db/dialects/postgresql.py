@@ -165,10 +165,11 @@ class PostgreSQL(Dialect):
         grace: int,
         postings: Sequence[Posting],
     ) -> bool | None:
+        uuids_array = array(sorted(uuids))
         return call(
             connection,
             SETTLE,
-            array(sorted(uuids)),
+            uuids_array,
             after,
             grace,
             *arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS)),
@@ -271,9 +272,8 @@ def _charging_arrays() -> sa.Update:
     arrays = {
         name: sa.cast(sa.bindparam(name, type_=sa.String), postgresql.ARRAY(kind)) for name, kind in types.items()
     }
-    listed: Any = (
-        sa.func.unnest(*arrays.values()).table_valued(*types, with_ordinality="ordinal", name="listed").render_derived()
-    )
+    table = sa.func.unnest(*arrays.values()).table_valued(*types, with_ordinality="ordinal", name="listed")
+    listed: Any = table.render_derived()
     # (A redundant condition: the planner overestimates the list, and would otherwise hash the whole table.)
     narrow = _usage.id == sa.any_(arrays["id"])
     locking = sa.select(listed).where(_usage.id == listed.c.id, narrow).order_by(listed.c.ordinal)

@@ -152,7 +152,8 @@ class Cache:
         ended = self._outages.pop(_EVERYTHING, None)
         if ended is not None:
             self._warned_at = -math.inf
-            LOG.warning("Limit source available again after %.0f s (%s)", self._clock() - ended.began, ended.reason)
+            seconds = self._clock() - ended.began
+            LOG.warning("Limit source available again after %.0f s (%s)", seconds, ended.reason)
 
     def _note_outage(self, key: Hashable, error: LimitSourceError, began: float) -> _Outage:
         if not error.is_total:

@@ -72,9 +72,8 @@ class DatabaseLimitDriver(base.LimitDriver):
                 elif self.limit_if_missing is None:
                     missing.setdefault(resource, project_id)
         error = next((exceptions.LimitNotSet(name, HINT.format(resource=name)) for name in missing), None)
-        return base.PathLimits(
-            [*self.model.constraints(state.project_ids, limits), *self.totals(state)], missing, error
-        )
+        constraints = [*self.model.constraints(state.project_ids, limits), *self.totals(state)]
+        return base.PathLimits(constraints, missing, error)
 
     def totals(self, state: PathState) -> list[Constraint]:
         return [Constraint(TOTAL, *total, "total") for total in state.totals.items()]

@@ -52,9 +52,8 @@ def make_client(conf: cfg.ConfigOpts, needs: str, within_seconds: float | None =
             f"[{keystone_client.GROUP}] auth_url must not contain credentials or a query: set username and password "
             "instead."
         )
-    return keystone_client.KeystoneClient(
-        conf, functools.partial(keystone_client.make_adapter, within_seconds=within_seconds)
-    )
+    connect = functools.partial(keystone_client.make_adapter, within_seconds=within_seconds)
+    return keystone_client.KeystoneClient(conf, connect)
 
 
 class _Level(NamedTuple):

@@ -286,7 +286,8 @@ class KeystoneClient:
     @_reading("the parents of a project")
     def path(self, project_id: str) -> list[str] | None:
         """A project, its ancestors, and its domain; of a domain, its ID alone. None if Keystone does not know it."""
-        body = self._get(f"/projects/{project_id}", {"parents_as_ids": ""}) if _ID.fullmatch(project_id) else None
+        query = {"parents_as_ids": ""}
+        body = self._get(f"/projects/{project_id}", query) if _ID.fullmatch(project_id) else None
         if body is None:
             return None
         path, above = [project_id], body["project"]["parents"]  # {parent: {its parent: {domain: None}}}
