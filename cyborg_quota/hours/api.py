@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import datetime
 import functools
@@ -314,9 +315,10 @@ class Hours(EnforcedSubject):
     ) -> list[MonthlyUsage]:
         """What each project has used of each resource in each month, with all that was below it; without zeros.
 
-        Sorted. ``start``, ``until``: days of the first and of the last month; of the present month, until now. For an
-        admin only: ``project_id`` None (all projects, also those that were removed), and ``tree`` (also the projects
-        that are below it now). ``limit``, ``after``: the maximum number of rows, and the last row of the page before.
+        Sorted as the database sorts names, and of a tree in parts of 500 projects. ``start``, ``until``: days of the
+        first and of the last month; of the present month, until now. For an admin only: ``project_id`` None (all
+        projects, also those that were removed), and ``tree`` (also the projects that are below it now). ``limit``,
+        ``after``: the maximum number of rows, and the last row of the page before.
         Raises NotAuthorized, InvalidRequest.
         """
         if project_id is None or tree:
@@ -332,16 +334,21 @@ class Hours(EnforcedSubject):
 
         def rows(connection: Connection) -> Iterator[MonthlyUsage]:
             below = projects.subtree_edges(connection, named) if tree and named is not None else ()
-            names = None if named is None else sorted([named, *below])
+            parts = [None] if named is None else [*chunks(sorted([named, *below]), _ROWS_A_PAGE)]
             last = None if after is None else UsageKey(*after[:2])
-            for chunk in (None,) if names is None else chunks(names, _ROWS_A_PAGE):
-                if last is not None and (chunk is None or last.project_id in chunk):
+            if last is not None and named is not None:  # begin with its part
+                firsts = [part[0] for part in parts if part]
+                parts = parts[max(0, bisect.bisect_right(firsts, last.project_id) - 1) :]
+            for part in parts:
+                if last is not None and (part is None or last.project_id in part):
                     keys = [last]  # (there may be later months of this row)
                 else:
-                    keys = meters.usage_keys(connection, chunk, last, _ROWS_A_PAGE)
+                    keys = meters.usage_keys(connection, part, last, _ROWS_A_PAGE)
                 while keys:
-                    yield from (row for row in _used(connection, keys, months) if after is None or row[:3] > after)
-                    keys = meters.usage_keys(connection, chunk, keys[-1], _ROWS_A_PAGE)
+                    used = _used(connection, keys, months)
+                    yield from (row for row in used if after is None or row[:2] != after[:2] or row.month > after[2])
+                    keys = meters.usage_keys(connection, part, keys[-1], _ROWS_A_PAGE)
+                last = None
 
         return self._untimed.read(lambda connection: list(itertools.islice(rows(connection), maximum)))
 

@@ -16,6 +16,7 @@ from cyborg_quota.hours.api import BudgetRecord
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
+from cyborg_quota.types.hours import MonthlyUsage
 from tests import base, clouds, fixtures, held_clock
 from tests.base import ADMIN
 from tests.race import workers
@@ -356,12 +357,32 @@ class TestList(BudgetTestCase):
         with clouds.captured() as of_a_page:
             self.hours.report(ADMIN, BEGIN, BEGIN, "root", tree=True, limit=1)
         self.assertEqual(3, len([text for text, _ in clouds.queries(of_a_page) if "FROM quota_usages" in text]))
-        found: list[tuple[str, str, datetime.date]] = []
+        self.assertEqual(expected, [row[:2] for row in self.in_pages("root", tree=True)])
+
+    def in_pages(self, *projects: str, **tree: bool) -> list[MonthlyUsage]:
+        """The report, read in pages of three rows."""
+        found: list[MonthlyUsage] = []
         while page := self.hours.report(
-            ADMIN, BEGIN, BEGIN, "root", tree=True, limit=3, after=found[-1] if found else None
+            ADMIN, BEGIN, NEXT_MONTH, *projects, **tree, limit=3, after=found[-1][:3] if found else None
         ):
-            found += [row[:3] for row in page]
-        self.assertEqual(expected, [row[:2] for row in found])
+            found += page
+        return found
+
+    def test_the_report_where_names_are_not_sorted_by_bytes(self) -> None:
+        if self.backend != "postgresql":
+            self.skipTest("the other databases compare names by bytes")
+        change = "ALTER TABLE quota_usages ALTER project_id TYPE varchar(255) COLLATE"
+        self.execute(f'{change} "en-x-icu"')
+        self.addCleanup(self.execute, f'{change} "default"')
+        names = [f"{letter}{number}" for letter in "AbCd" for number in range(4)]
+        self.plant({"root": None, **dict.fromkeys(names, "root")})
+        for name in names:
+            self.engine.reserve(base.Context(name), {"gpu": 1})
+        self.clock.now = NEXT_MONTH + datetime.timedelta(hours=2)
+        in_order = [(name, month.date()) for name in [*names, "root"] for month in (BEGIN.replace(day=1), NEXT_MONTH)]
+        self.assertEqual(in_order, [(row.project_id, row.month) for row in self.in_pages()])
+        for rows in (self.hours.report(ADMIN, BEGIN, NEXT_MONTH, "root", tree=True), self.in_pages("root", tree=True)):
+            self.assertEqual(sorted(in_order), sorted((row.project_id, row.month) for row in rows), "each one once")
 
 
 class TestRaces(BudgetTestCase):
