@@ -99,49 +99,6 @@ class TestCern(LimitsTestCase):
         error = self.assertRaises(exceptions.LimitRefused, self.admin.set_limit, base.ADMIN, "gpu", limit, project_id)
         return str(error)
 
-    def test_the_limits_of_the_children_sum_up_to_at_most_the_parents(self) -> None:
-        for project_id, limit, message in (
-            ("physics", 31, "children of atlas would sum up to 101"),
-            ("operations", 71, "children of atlas would sum up to 101"),
-            ("workflow", 41, "operations"),
-            ("web", 31, "operations"),
-            ("operations", 50, "sum up to 70"),
-            ("higgs", UNLIMITED, "cannot be unlimited"),
-        ):
-            self.assertIn(message, self.refused(project_id, limit))
-        self.set("web", 10)
-        self.set("operations", 50)
-        self.set("higgs", 20)  # what the parent has not allocated
-        self.assertIn("physics", self.refused("simulation", 11))
-        self.set("atlas", UNLIMITED)
-        self.set("physics", UNLIMITED)
-        self.set("higgs", 10**9)
-        self.assertEqual([], self.blockers("higgs", 1000))
-
-    def test_resources_can_be_used_at_every_level_and_only_the_parent_is_named(self) -> None:
-        """A leaf has not reached its limit, but its parent has: the parent itself holds the rest."""
-        self.hold("physics", 25)
-        self.assertEqual([], self.blockers("higgs", 5))
-        self.assertEqual(["physics"], self.blockers("higgs", 6))
-        self.assertEqual(["higgs", "physics"], self.blockers("higgs", 11))
-        self.hold("web", 30)
-        rows = {row.project_id: row for row in self.admin.tree(base.ADMIN)}
-        self.assertEqual((30, 30, 55), (rows["web"].used, rows["operations"].subtree, rows["atlas"].subtree))
-        self.set("higgs", 0)
-        self.assertEqual(["higgs"], self.blockers("higgs"))
-        self.admin.add_project(base.ADMIN, "newcomer", "web")
-        self.assertEqual(["newcomer", "web"], self.blockers("newcomer"), "a child starts at zero")
-
-    def test_a_sibling_over_its_lowered_limit_fills_the_parent(self) -> None:
-        self.set("higgs", 20)
-        self.hold("higgs", 20)
-        self.set("higgs", 5)
-        (row,) = self.admin.list_over(base.ADMIN)
-        self.assertEqual(("higgs", 5, 20, -15), (row.project_id, row.limit, row.subtree, row.available))
-        self.assertEqual(["higgs"], self.blockers("higgs"))
-        self.set("simulation", 25)
-        self.assertEqual(["physics"], self.blockers("simulation", 11))
-
     def test_a_move_that_would_overbook_is_refused(self) -> None:
         self.assertRaisesRegex(
             exceptions.LimitRefused, "operations", self.admin.move_project, base.ADMIN, "higgs", "operations"

@@ -30,7 +30,7 @@ PARENTS = st.sampled_from([None, "a", "b", "c", "d", "e"])
 LIMITS = st.sampled_from([UNLIMITED, 0, 1, 2, 3, 4, 6, 8, 12])
 POLICIES = {"strict_hierarchy": StrictHierarchy, "strict_two_level": StrictTwoLevel, "flat": Flat}
 EXAMPLES = {"sqlite": 6, "mariadb": 2, "postgresql": 2}
-SEED = 3
+SEED = 2
 MAX_DEPTH = 4
 VERIFIED = 6
 """In how many steps the audit and the history of the limits are read once. The history is verified at the end, too: a
@@ -157,9 +157,18 @@ class Trees(stateful.RuleBasedStateMachine):
         assert refusal is None, f"{call}{args} was allowed, the model refuses it ({refusal.__name__})"
         self.plain = plain
 
-    @stateful.initialize(default=LIMITS)
-    def begin(self, default: int) -> None:
+    @stateful.initialize(
+        default=LIMITS,
+        edges=st.lists(st.tuples(PROJECTS, PARENTS), min_size=10, max_size=16),
+        limits=st.lists(st.tuples(PROJECTS, LIMITS), min_size=6, max_size=12),
+    )
+    def begin(self, default: int, edges: list[tuple[str, str | None]], limits: list[tuple[str, int]]) -> None:
+        """Make a tree with limits: what a model refuses is rare without one."""
         self.set_default(default)
+        for project, parent in edges:
+            self.place(project, parent)
+        for project, limit in limits:
+            self.set_limit(project, limit)
 
     @stateful.rule(limit=LIMITS)
     def set_default(self, limit: int) -> None:
