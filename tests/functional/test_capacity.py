@@ -15,7 +15,7 @@ from cyborg_quota.capacity import selection
 from cyborg_quota.capacity.claims import CapacityEnforcer
 from cyborg_quota.limits.models import StrictTwoLevel
 from cyborg_quota.types.capacity import CapacityDrift
-from tests import base, clouds, fixtures, hooks
+from tests import base, clouds, hooks
 from tests.base import ADMIN
 from tests.functional import test_limits
 
@@ -55,30 +55,6 @@ class CapacityTestCase(base.LedgerTestCase):
 
 
 class TestClaims(CapacityTestCase):
-    def test_taken_with_the_quota_and_given_back_by_whatever_ends_it(self) -> None:
-        """C1 and C3; ``quotas`` checks C1 after each call."""
-        quotas, context, other = self.quotas, self.context, fixtures.Checked(self.make_engine(), self.url)
-        ends: dict[str, Callable[[list[str]], Any]] = {
-            "rollback": lambda uuids: quotas.rollback(context, uuids),
-            "rollback by another process": lambda uuids: other.rollback(context, uuids),
-            "release": lambda uuids: quotas.release(context, uuids),
-            "release by consumer": lambda _: quotas.release(context, consumer="c"),
-            "overdue, expiry": lambda _: quotas.expire(ADMIN),
-            "overdue, commit": lambda uuids: self.assertRaises(
-                exceptions.ReservationExpired, quotas.commit, context, uuids
-            ),
-            "release of a committed one": lambda uuids: (quotas.commit(context, uuids), quotas.release(context, uuids)),
-        }
-        for name, end in ends.items():
-            uuids = self.claim(3, consumer="c")
-            self.assertEqual(((0, 3), 3), (self.figures(), self.used()), name)
-            if name.startswith("overdue"):
-                self.make_overdue(*uuids)
-            end(uuids)
-            self.assertEqual(((0, 0), 0), (self.figures(), self.used()), name)
-        quotas.commit(context, self.claim(3, consumer="c"))
-        self.assertEqual(((3, 0), 3), (self.figures(), self.used()))
-
     def test_refused_claims_charge_nothing(self) -> None:
         self.set("n1", gpu=Inventory(20, min_unit=5, max_unit=1000, step_size=10))
         self.add_provider("empty")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cyborg_quota import ANY, Claim, Inventory, exceptions
+from cyborg_quota import ANY, Inventory, exceptions
 from tests import base, fixtures, hooks
 from tests.base import ADMIN
 
@@ -306,22 +306,3 @@ class TestKnownAs(ResizeTestCase):
         self.refuse(exceptions.InvalidSelection, self.quotas.commit, self.context, group="g", known_as="volume")
         for name in ("", " x", 7):
             self.refuse(exceptions.InvalidName, self.commit, one, name)
-
-    def test_trove(self) -> None:
-        """The example of the Delimiter proposal: a cluster of instances, each with storage and memory."""
-        cluster = "cluster-1"
-        volumes = {}
-        for number in range(1, 5):
-            claims = [Claim(f"instance-{number}", {"gpu": 1}), Claim(None, {"fpga": 10})]
-            _, volumes[number] = self.quotas.reserve_many(self.context, claims, group=cluster)
-        for number, uuid in volumes.items():
-            self.quotas.commit(self.context, [uuid], known_as=f"cinder-{number}")
-        self.quotas.commit(self.context, group=cluster)
-        self.assertEqual([(4, 0), (40, 0)], [self.figures(), self.figures(resource="fpga")])
-        self.quotas.release(self.context, [volumes[4]])
-        self.quotas.release(self.context, consumer="cinder-4")  # the same volume
-        self.resize("cinder-3", fpga=20)
-        self.assertEqual((40, 0), self.figures(resource="fpga"))
-        self.quotas.release(self.context, consumer="instance-1")
-        self.quotas.release(self.context, group=cluster)
-        self.assertEqual([(0, 0), (0, 0)], [self.figures(), self.figures(resource="fpga")])
