@@ -60,7 +60,7 @@ def changes_usages(statement: str) -> bool:
 
 
 class TestFewStatements(LargeImportTestCase):
-    projects = 2000
+    projects = 800
 
     def test_usage_rows_are_locked_for_a_few_statements(self) -> None:
         """Each row must not cost a round trip while charges wait, and nothing else may be done in that time."""
