@@ -53,7 +53,10 @@ def load_tests(loader: unittest.TestLoader, _tests: unittest.TestSuite, pattern:
 
 
 def on_sqlite(method: Callable[..., None]) -> Callable[..., None]:
-    """A decorator of a test that shows that a check can fail: of the databases of its class, it runs on SQLite only."""
+    """A decorator of a test that runs on SQLite only, of the databases of its class.
+
+    It shows that a check can fail; or what it tests is decided in Python, and other tests execute its statements.
+    """
     method.is_on_sqlite = True  # type: ignore[attr-defined]
     return method
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from cyborg_quota import Claim, exceptions
 from cyborg_quota.types import MAX_AMOUNT
-from tests import base, fixtures, hooks
+from tests import base, fixtures, hooks, on_sqlite
 
 UTC = datetime.timezone.utc
 CENTURY = datetime.timedelta(days=100 * 365)
@@ -251,6 +251,7 @@ class TestSelections(InputTestCase):
 
     CALLS = ("commit", "rollback", "release", "extend")
 
+    @on_sqlite
     def test_none_or_several(self) -> None:
         invalid: list[dict[str, object]] = [
             {},
@@ -293,6 +294,7 @@ class TestSelections(InputTestCase):
 class TestExpirations(InputTestCase):
     """The lifetime of a reservation."""
 
+    @on_sqlite
     def test_bad(self) -> None:
         now = datetime.datetime.now(UTC)
         bad = (

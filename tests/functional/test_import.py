@@ -17,7 +17,7 @@ from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
 from cyborg_quota.limits.models import Flat, StrictHierarchy
 from cyborg_quota.types import ResourceKey
 from cyborg_quota.types.limits import Violation
-from tests import base, fixtures
+from tests import base, fixtures, on_sqlite
 from tests.functional import test_limits
 
 EXAMPLE = """
@@ -102,18 +102,21 @@ class TestImport(ImportTestCase):
         self.assertEqual([], self.take(document.render(self.admin.export_limits(base.ADMIN))))
         self.assertEqual(before[0], self.state()[0])
 
+    @on_sqlite
     def test_unmentioned_projects_and_limits_stay(self) -> None:
         self.take(EXAMPLE)
         self.make_tree({"other": None, "small": "higgs"})
         self.assertEqual(["set limit atlas gpu 100 120"], self.take("projects: [{id: atlas, limits: {gpu: 120}}]"))
         self.assertEqual(6, len(self.admin.list_projects(base.ADMIN)))
 
+    @on_sqlite
     def test_limits_are_checked_together(self) -> None:
         """One by one, some of these limits would be refused, depending on their order; together they are valid."""
         self.take(EXAMPLE)
         self.take(EXAMPLE.replace("gpu: 70", "gpu: 40").replace("gpu: 30", "gpu: 60"))
         self.take(EXAMPLE)
 
+    @on_sqlite
     def test_every_problem_is_listed_and_nothing_written(self) -> None:
         self.take(EXAMPLE)
         bad = EXAMPLE.replace("gpu: 30", "gpu: 31").replace("gpu: 10}", "gpu: 32}").replace("gpu: 0", "gpu: 5")
@@ -123,12 +126,14 @@ class TestImport(ImportTestCase):
             self.assertIn("children of atlas would sum up to 101", problems[0])
             self.assertIn("children of physics would sum up to 32", problems[1])
 
+    @on_sqlite
     def test_a_refused_move_changes_no_usage(self) -> None:
         self.take(EXAMPLE)
         self.hold("higgs", 5)
         bad = "projects: [{id: top, limits: {gpu: 3}, children: [{id: higgs}]}]"
         self.assertIn("children of top would sum up to 10", self.refused(bad)[0])
 
+    @on_sqlite
     def test_too_deep(self) -> None:
         self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.changes.MAX_DEPTH", 3))
         self.take(EXAMPLE)

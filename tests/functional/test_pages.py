@@ -15,7 +15,7 @@ from sqlalchemy.engine import cursor
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import models
-from tests import base, fixtures
+from tests import base, fixtures, on_sqlite
 from tests.functional import test_limits
 
 PROJECTS = 60
@@ -118,6 +118,7 @@ class TestPages(PagesTestCase):
         self.assert_pages_add_up()
         self.assert_one_resource("usages", "limits", "overrides")
 
+    @on_sqlite
     def test_a_marker_of_a_project_skips_all_its_rows(self) -> None:
         self.assertEqual("p004", self.engine.list_usages(base.ADMIN, after=("p003", None), limit=1)[0].project_id)
         self.assertEqual("p000", self.admin.list_limits(base.ADMIN, after=(None, None), limit=1)[0].project_id)
@@ -130,6 +131,7 @@ class TestPages(PagesTestCase):
             after = read(base.ADMIN, "p003", limit=1, after=("p003", "fpga"))  # type: ignore[operator]
             self.assertEqual(rows[1:], after)
 
+    @on_sqlite
     def test_bad_pages(self) -> None:
         calls = (self.engine.list_usages, self.admin.list_limits, self.admin.list_projects, self.admin.list_overrides)
         for call in calls:

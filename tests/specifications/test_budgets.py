@@ -253,6 +253,8 @@ class TestPeriods(BudgetTestCase):
 
 
 class TestRules(BudgetTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_bad_input(self) -> None:
         day = datetime.date(2026, 12, 2)
         for call, named in (

@@ -9,7 +9,7 @@ import fixtures as fx
 
 from cyborg_quota import Inventory, exceptions
 from cyborg_quota.osc import quota
-from tests import base, fixtures
+from tests import base, fixtures, on_sqlite
 from tests.api import server, test_application, test_osc
 from tests.cli import base as cli
 from tests.functional import test_limits
@@ -54,6 +54,7 @@ class SurfacesTestCase(test_osc.OscTestCase, test_application.ApplicationTestCas
 class TestAlice(SurfacesTestCase):
     """ "Alice [...] would like to have a feature which will give her details of [...] resource consumptions"."""
 
+    @on_sqlite
     def test_what_all_projects_hold(self) -> None:
         """With Keystone's limits: see tests/integration/test_keystone.py."""
         self.conf.set_override("limits", {"gpu": "7"}, "limits")
@@ -82,6 +83,7 @@ class TestMoreThanExists(SurfacesTestCase):
         self.engine.capacity.set_inventories(base.ADMIN, "node1", {"fpga": Inventory(4)})
         self.engine.limits.set_limit(base.ADMIN, "fpga", 90, "physics")
 
+    @on_sqlite
     def test_the_command_line(self) -> None:
         ended = self.on_host("set", "fpga=100", "elsewhere")
         self.assertEqual((0, f"cyborg-quota: {self.WORDS}\n"), (ended.status, ended.err))
@@ -107,6 +109,7 @@ class TestMoreThanExists(SurfacesTestCase):
         self.run_command(quota.SetQuota, "fpga=99", "elsewhere")
         self.assertIn("fpga: the limits add up to 150; 4 exist", self.log.output)
 
+    @on_sqlite
     def test_an_override(self) -> None:
         body = {"override": {"quota": {"fpga": 100}, "until": "2099-01-01T00:00:00Z"}}
         answer = self.ask("/v2/quotas/elsewhere/overrides", method="POST", json=body)
@@ -114,6 +117,7 @@ class TestMoreThanExists(SurfacesTestCase):
         self.run_command(quota.SetQuota, "fpga=101", "elsewhere", "--until", "2099-01-01")
         self.assertIn("fpga: the limits add up to 191; 4 exist", self.log.output)
 
+    @on_sqlite
     def test_a_manager_does_not_learn_what_all_projects_may_have(self) -> None:
         body = {"quota": {"fpga": 80}}
         answer = self.ask("/v2/quotas/higgs", "max@physics:manager,member,reader", "PUT", json=body)

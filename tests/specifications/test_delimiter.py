@@ -129,6 +129,7 @@ class TestTrove(LimitsTestCase):
         self.quotas.rollback(john, group="cluster")
         self.assertEqual([0, 0, 0, 0], self.held())
 
+    @on_sqlite
     def test_the_limits(self) -> None:
         self.walk()
         storage = {STORAGE: 16 * GB_PER_TB + 1}
@@ -232,6 +233,7 @@ class TestNestedGroups(GroupTestCase):
         self.quotas.release(self.context, group="cluster/vm-2")
         self.assertEqual({"cluster/vm-1"}, self.live())
 
+    @on_sqlite
     def test_a_path_that_is_none(self) -> None:
         self.hold("a")
         longest = "/".join("x" * 51 for _ in range(5))[:255]
@@ -428,6 +430,8 @@ class TestResources(base.LedgerTestCase):
 
 class TestAmounts(base.LedgerTestCase):
     """ "since the storage of 1TB is a unit, it is treated as such": amounts have 32 bits, and resources have a unit."""
+
+    scenarios = fixtures.ON_SQLITE
 
     def test_the_error_names_the_unit(self) -> None:
         self.engine.register_resource(Resource("storage", unit="B"))

@@ -66,6 +66,8 @@ class MinimumsTestCase(test_limits.LimitsTestCase):
 
 
 class TestScenarios(MinimumsTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     policy = Flat
 
     def test_a_project_that_asks_late_gets_its_minimum(self) -> None:
@@ -111,13 +113,19 @@ class TestScenarios(MinimumsTestCase):
         self.assertEqual(["user"], [row.project_id for row in self.admin.list_over(ADMIN)])
 
 
-class TestTree(MinimumsTestCase):
+class CohortTestCase(MinimumsTestCase):
     """Kueue's example: a cohort of 20, of which one team keeps some, and does not lend what it does not use."""
 
     def setUp(self) -> None:
         super().setUp()
         self.make_tree({"cohort": None, "a": "cohort", "b": "cohort"})
         self.set("cohort", 20)
+
+
+class TestTree(CohortTestCase):
+    """The rules. TestRandomCalls and TestRandomImports execute the statements on each database."""
+
+    scenarios = fixtures.ON_SQLITE
 
     def test_siblings_cannot_take_what_is_kept(self) -> None:
         self.keep("a", 8)
@@ -205,30 +213,6 @@ class TestTree(MinimumsTestCase):
         start, until = (NOW + days * DAY for days in (first, last))
         self.admin.set_overrides(ADMIN, {"gpu": limit}, project_id, until, start=start)
 
-    def test_what_descendants_alone_exceed_is_listed(self) -> None:
-        """Of a project that has neither usage nor a limit of its own: its limit is the default."""
-        self.make_tree({"pool": None, "c": "pool", "d": "pool"})
-        self.admin.set_total_limits(ADMIN, {"gpu": 9})
-        self.keep("c", 3)
-        self.hold("d", 2)
-        self.admin.set_limits(ADMIN, {"gpu": 4}, force=True)
-        [row] = self.admin.list_over(ADMIN)
-        self.assertEqual(
-            ("pool", 0, 2, 3, 4, -1), (row.project_id, row.used, row.subtree, row.promised, row.limit, row.available)
-        )
-        self.give_back("d")
-        self.assertEqual([], self.admin.list_over(ADMIN))
-        self.admin.set_limits(ADMIN, {"gpu": 2}, force=True)
-        self.assertEqual(["pool"], [row.project_id for row in self.admin.list_over(ADMIN)])
-        self.keep("c", 0)
-        self.hold("d", 2)
-        self.set(None, 1)
-        found, following = list[str](), ("", "")
-        while following is not None:
-            rows, following = self.admin.over_page(ADMIN, following, 1)
-            found += [row.project_id for row in rows]
-        self.assertEqual(["d", "pool"], found)
-
     def test_a_total_cannot_be_lowered_below_it(self) -> None:
         self.admin.set_total_limits(ADMIN, {"gpu": 20})
         self.keep("cohort", 8)
@@ -287,19 +271,6 @@ class TestTree(MinimumsTestCase):
         self.admin.set_total_limits(ADMIN, {"gpu": 8})
         self.assert_invariants()
 
-    def test_a_total_that_is_not_counted_yet(self) -> None:
-        """Between the steps of setting it, or after a crash there."""
-        self.keep("cohort", 4)
-        self.hold("cohort", 2)
-        self.admin.set_total_limits(ADMIN, {"gpu": 20})
-        self.execute("DELETE FROM project_limits WHERE project_id = :total", total=TOTAL)
-        self.execute("UPDATE quota_usages SET subtree = 0, promised = 0 WHERE project_id = :total", total=TOTAL)
-        engine = self.make_limited()
-        engine.commit(base.Context("cohort"), engine.reserve(base.Context("cohort"), {"gpu": 3}))
-        engine.limits.set_minimums(ADMIN, {"gpu": 6}, "cohort")
-        self.admin.set_total_limits(ADMIN, {"gpu": 20})
-        self.assert_invariants()
-
     def test_a_forced_limit_does_not_prevent_a_lower_minimum(self) -> None:
         self.keep("a", 8)
         self.admin.set_limits(ADMIN, {"gpu": 6}, "a", force=True)
@@ -311,24 +282,6 @@ class TestTree(MinimumsTestCase):
         [over] = self.engine.check(context, {"gpu": 13})
         self.assertEqual((None, 0, 12), (over.subtree, over.promised, over.fits))
         self.assertEqual({0}, {record.promised for record in self.engine.get_detail(context)})
-
-    def test_a_project_that_is_removed_keeps_nothing(self) -> None:
-        self.keep("a", 8)
-        self.admin.remove_project(ADMIN, "a")
-        self.assert_invariants()
-        self.assertEqual(0, self.promised("cohort"))
-        actions = [entry.action for entry in self.admin.history(ADMIN, "a")]
-        self.assertEqual(["remove project", "set minimum", "set minimum", "add project"], actions)
-
-    def test_a_transfer_does_not_take_what_is_kept(self) -> None:
-        self.set("cohort", 8)
-        self.keep("a", 8)
-        self.quotas.reserve(base.Context("a"), {"gpu": 8}, consumer="c")
-        error = self.assertRaises(exceptions.OverQuota, self.quotas.transfer, ADMIN, "b", "a", consumer="c")
-        self.assertEqual(["cohort"], [over.project_id for over in error.overs])
-        self.admin.set_limits(ADMIN, {"gpu": 16}, "cohort")
-        self.quotas.transfer(ADMIN, "b", "a", consumer="c")
-        self.assertEqual((8, 8), (self.promised("cohort"), self.subtrees()["cohort"]))
 
     def test_a_refused_transfer_names_what_it_would_exceed(self) -> None:
         """Not the cohort, of which the transfer changes less than the amount."""
@@ -347,17 +300,6 @@ class TestTree(MinimumsTestCase):
         self.set("cohort", 14)
         self.quotas.transfer(ADMIN, "b", "a", consumer="c")
 
-    def test_a_tampered_counter_is_found_and_repaired(self) -> None:
-        self.keep("a", 8)
-        self.hold("a", 2)
-        self.execute("UPDATE quota_usages SET promised = 1 WHERE project_id = 'cohort'")
-        [drift] = self.engine.audit(ADMIN)
-        self.assertEqual((1, 6), (drift.recorded and drift.recorded.promised, drift.expected.promised))
-        self.engine.heal(ADMIN)
-        self.assert_invariants()
-        self.execute("UPDATE quota_usages SET promised = 1 WHERE project_id = 'cohort'")
-        self.hold("a", 6)  # (promised would be negative: the row is recounted)
-
     def test_without_a_limit_above_it_keeps_nothing(self) -> None:
         self.make_tree({"alone": None})
         self.set("alone", 9)
@@ -375,6 +317,74 @@ class TestTree(MinimumsTestCase):
             self.assertRaises(exceptions.InvalidRequest, self.admin.set_minimums, ADMIN, minimums, "a")  # type: ignore[arg-type]
         self.assertRaises(exceptions.UnknownResource, self.admin.set_minimums, ADMIN, {"tpu": 1}, "a")
         self.assertRaises(exceptions.NotAuthorized, self.admin.set_minimums, base.Context("a"), {"gpu": 1}, "a")
+
+
+class TestCounters(CohortTestCase):
+    def test_what_descendants_alone_exceed_is_listed(self) -> None:
+        """Of a project that has neither usage nor a limit of its own: its limit is the default."""
+        self.make_tree({"pool": None, "c": "pool", "d": "pool"})
+        self.admin.set_total_limits(ADMIN, {"gpu": 9})
+        self.keep("c", 3)
+        self.hold("d", 2)
+        self.admin.set_limits(ADMIN, {"gpu": 4}, force=True)
+        [row] = self.admin.list_over(ADMIN)
+        self.assertEqual(
+            ("pool", 0, 2, 3, 4, -1), (row.project_id, row.used, row.subtree, row.promised, row.limit, row.available)
+        )
+        self.give_back("d")
+        self.assertEqual([], self.admin.list_over(ADMIN))
+        self.admin.set_limits(ADMIN, {"gpu": 2}, force=True)
+        self.assertEqual(["pool"], [row.project_id for row in self.admin.list_over(ADMIN)])
+        self.keep("c", 0)
+        self.hold("d", 2)
+        self.set(None, 1)
+        found, following = list[str](), ("", "")
+        while following is not None:
+            rows, following = self.admin.over_page(ADMIN, following, 1)
+            found += [row.project_id for row in rows]
+        self.assertEqual(["d", "pool"], found)
+
+    def test_a_total_that_is_not_counted_yet(self) -> None:
+        """Between the steps of setting it, or after a crash there."""
+        self.keep("cohort", 4)
+        self.hold("cohort", 2)
+        self.admin.set_total_limits(ADMIN, {"gpu": 20})
+        self.execute("DELETE FROM project_limits WHERE project_id = :total", total=TOTAL)
+        self.execute("UPDATE quota_usages SET subtree = 0, promised = 0 WHERE project_id = :total", total=TOTAL)
+        engine = self.make_limited()
+        engine.commit(base.Context("cohort"), engine.reserve(base.Context("cohort"), {"gpu": 3}))
+        engine.limits.set_minimums(ADMIN, {"gpu": 6}, "cohort")
+        self.admin.set_total_limits(ADMIN, {"gpu": 20})
+        self.assert_invariants()
+
+    def test_a_tampered_counter_is_found_and_repaired(self) -> None:
+        self.keep("a", 8)
+        self.hold("a", 2)
+        self.execute("UPDATE quota_usages SET promised = 1 WHERE project_id = 'cohort'")
+        [drift] = self.engine.audit(ADMIN)
+        self.assertEqual((1, 6), (drift.recorded and drift.recorded.promised, drift.expected.promised))
+        self.engine.heal(ADMIN)
+        self.assert_invariants()
+        self.execute("UPDATE quota_usages SET promised = 1 WHERE project_id = 'cohort'")
+        self.hold("a", 6)  # (promised would be negative: the row is recounted)
+
+    def test_a_transfer_does_not_take_what_is_kept(self) -> None:
+        self.set("cohort", 8)
+        self.keep("a", 8)
+        self.quotas.reserve(base.Context("a"), {"gpu": 8}, consumer="c")
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.transfer, ADMIN, "b", "a", consumer="c")
+        self.assertEqual(["cohort"], [over.project_id for over in error.overs])
+        self.admin.set_limits(ADMIN, {"gpu": 16}, "cohort")
+        self.quotas.transfer(ADMIN, "b", "a", consumer="c")
+        self.assertEqual((8, 8), (self.promised("cohort"), self.subtrees()["cohort"]))
+
+    def test_a_project_that_is_removed_keeps_nothing(self) -> None:
+        self.keep("a", 8)
+        self.admin.remove_project(ADMIN, "a")
+        self.assert_invariants()
+        self.assertEqual(0, self.promised("cohort"))
+        actions = [entry.action for entry in self.admin.history(ADMIN, "a")]
+        self.assertEqual(["remove project", "set minimum", "set minimum", "add project"], actions)
 
 
 class ImportTestCase(MinimumsTestCase):
@@ -403,6 +413,8 @@ class ImportTestCase(MinimumsTestCase):
 
 class TestImports(ImportTestCase):
     """The cohort (20) has a, and b, which holds 6; the other root (10) holds 3."""
+
+    scenarios = fixtures.ON_SQLITE
 
     def setUp(self) -> None:
         super().setUp()

@@ -46,6 +46,8 @@ class TestNineRules(test_limits.LimitsTestCase):
             physics (30)        higgs (10, uses 10), simulation (10, uses 10)
     """
 
+    scenarios = fixtures.ON_SQLITE
+
     def setUp(self) -> None:
         super().setUp()
         self.quotas.limits.import_limits(base.ADMIN, {"defaults": {"gpu": 0}, "projects": [_ATLAS]})
@@ -252,6 +254,8 @@ class TestChannelPartner(test_project_names.ProjectNamesTestCase):
 
 class TestHierarchicalUsage(test_limits.LimitsTestCase):
     """ "Hierarchical Usage is the usage of all of the child projects below the project in the tree"."""
+
+    scenarios = fixtures.ON_SQLITE
 
     def test_what_a_project_itself_holds_is_not_in_it(self) -> None:
         self.import_tree(

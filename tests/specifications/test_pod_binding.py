@@ -23,6 +23,8 @@ FLAVOR = {"hw:cpu_policy": "dedicated", "accel:device_profile": "fpga", "hw:numa
 
 
 class PodBindingTestCase(base.LedgerTestCase):
+    scenarios = fixtures.ON_SQLITE  # tests/model/test_pod_model.py selects and claims on each database
+
     def setUp(self) -> None:
         super().setUp()
         self.pods = self.engine.pods
@@ -136,6 +138,8 @@ class TestExtraSpecs(PodBindingTestCase):
 
 class TestCyborgOfOnePod(PodBindingTestCase):
     """What the integration with Cyborg does where [cyborg] pod is set: it claims in this pod, without a provider."""
+
+    scenarios = fixtures.SCENARIOS
 
     @dataclasses.dataclass
     class Bind:

@@ -14,7 +14,8 @@ from typing import Any
 
 import cyborg_quota
 from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, attachment, exceptions
-from tests import base
+from cyborg_quota.capacity.claims import CapacityEnforcer
+from tests import base, fixtures, hooks, on_sqlite
 from tests.base import ADMIN
 
 CPU = Inventory(8, max_unit=8, allocation_ratio=decimal.Decimal(16))
@@ -55,6 +56,8 @@ class ProviderTestCase(base.LedgerTestCase):
 
 
 class TestNames(ProviderTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_the_names_of_the_document(self) -> None:
         self.claim("server", BOTH)
         for name, found in (
@@ -67,6 +70,8 @@ class TestNames(ProviderTestCase):
 
 
 class TestUnits(ProviderTestCase):
+    scenarios = fixtures.ON_SQLITE
+
     def test_cores_and_disk_space(self) -> None:
         for amount, fits in ((8, True), (9, False)):
             if fits:
@@ -116,6 +121,7 @@ class TestSeveralProviders(ProviderTestCase):
         self.assertRaises(exceptions.OverQuota, self.claim, None, BOTH)
         self.assertEqual({}, self.used())
 
+    @on_sqlite
     def test_bad_input(self) -> None:
         for provider, text in (
             ({**BOTH, "IPV4": "pool-1"}, "IPV4"),
@@ -146,8 +152,6 @@ class TestSeveralProviders(ProviderTestCase):
 
     def test_in_one_round_trip(self) -> None:
         """As a claim at one provider: the same number of statements."""
-        from tests import hooks
-
         counts = []
         for provider, deltas in (("node-1", {"VCPU": 4}), (BOTH, SERVER)):
             for _ in range(3):
@@ -215,6 +219,7 @@ class TestAssociation(ProviderTestCase):
         self.refused({"VCPU": 4, "DISK_GB": 100, "IPV4": 1})
         self.assert_invariants()
 
+    @on_sqlite
     def test_members_are_added_and_removed(self) -> None:
         self.assertEqual("pool-1", self.capacity.show_provider(ADMIN, "node-1").served_by)
         self.capacity.set_served(ADMIN, "pool-1", add=["node-1"], remove=["node-2"])
@@ -250,6 +255,7 @@ class TestAssociation(ProviderTestCase):
         context = more.pop("context", self.context)
         return self.quotas.reserve(context, deltas, None, "p1", consumer=consumer, provider=provider, **more)
 
+    @on_sqlite
     def test_bad_associations(self) -> None:
         capacity = self.capacity
         self.add_provider("pool-2", can_host=False)
@@ -277,6 +283,7 @@ class TestAssociation(ProviderTestCase):
         self.assertEqual([None, None], [one.served_by for one in capacity.list_providers(ADMIN)])
         self.assertEqual(0, len(self.fetch("SELECT * FROM provider_associations")))
 
+    @on_sqlite
     def test_the_refusal_of_a_node_and_its_pool(self) -> None:
         """It names the whole claim, and each text once."""
         error = self.refused({"VCPU": 9, "DISK_GB": 100})
@@ -292,6 +299,7 @@ class TestAssociation(ProviderTestCase):
         (disk,) = [one for one in self.capacity.report(ADMIN) if one.resource == "DISK_GB"]
         self.assertEqual((1, 2000, 100, 1900), (disk.providers, disk.capacity, disk.used, disk.free))
 
+    @on_sqlite
     def test_headroom_is_what_any_grants(self) -> None:
         """H1."""
         self.assertEqual((1000, 8), (self.fits(), self.fits("VCPU")))
@@ -309,6 +317,7 @@ class TestAssociation(ProviderTestCase):
         self.assertEqual(32, self.assert_exact({"VCPU": 8, "DISK_GB": 10}))
         self.assertEqual(206, self.assert_exact({"DISK_GB": 5}))
 
+    @on_sqlite
     def test_bundles_at_different_nodes(self) -> None:
         """A node with all, one that lacks a resource, and one that lacks two; a second pool."""
         self.add_provider("full", VCPU=8, DISK_GB=250, IPV4=1)
@@ -341,9 +350,6 @@ class TestAssociation(ProviderTestCase):
 
     def test_what_refuses_is_avoided(self) -> None:
         """Another process takes the rest of the pool, or of the node, between the choice and the claim."""
-        from cyborg_quota.capacity.claims import CapacityEnforcer
-        from tests import hooks
-
         self.add_provider("pool-2", can_host=False, DISK_GB=100)
         self.add_provider("node-3", VCPU=4)
         self.capacity.set_served(ADMIN, "pool-2", add=["node-3"])
