@@ -25,7 +25,7 @@ class FormsTestCase(base.LedgerTestCase):
         projects = [f"p{number}" for number in range(9)]
         self.uuids = [self.quotas.reserve(base.Context(name), {"gpu": 1})[0] for name in projects]
         paths = self.database.read(lambda connection: path_state.read_paths(connection, projects, [ResourceKey("gpu")]))
-        self.nodes = [(paths[name].nodes(ResourceKey("gpu")) or ())[0] for name in projects]
+        self.nodes = [(paths[name].charged.get(ResourceKey("gpu")) or ())[0] for name in projects]
 
     def undone(self, postings: list[usages.Posting]) -> bool:
         """The result of the form of several statements (of one, for nine rows), which is rolled back."""
