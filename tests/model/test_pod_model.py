@@ -103,6 +103,17 @@ class PodHistories(stateful.RuleBasedStateMachine):
         self.engine.close()
         self.ledger.cleanUp()
 
+    @stateful.initialize(
+        pods=st.lists(st.tuples(NAMES, ZONES, TAGS, TOTALS), min_size=6, max_size=9),
+        selections=st.lists(st.tuples(PROJECTS, ZONES, SPECS), min_size=2, max_size=5),
+    )
+    def begin(self, pods: list[Any], selections: list[Any]) -> None:
+        """Add pods and bindings: without them, most claims are refused."""
+        for name, zone, tags, total in pods:
+            self.add(name, zone=zone, tags=tags, weight=0, threshold=100, total=total)
+        for project, zone, specs in selections:
+            self.select(project, zone, specs, None)
+
     @stateful.rule(
         name=NAMES,
         zone=ZONES,
