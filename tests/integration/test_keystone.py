@@ -163,24 +163,6 @@ class TestFlat(KeystoneTestCase):
             expected = {"Project ID": self.p1, "Resource": "gpu", "Limit": 10, **figures, "In Force": None}
             self.assertEqual([expected], [row for row in json.loads(out) if row["Resource"] == "gpu"])
 
-    def test_a_resource_is_registered_while_it_runs(self) -> None:
-        reserve = self.quotas.reserve, base.Context(self.p1), {"fpga": 1}
-        error = self.assertRaises(exceptions.LimitNotSet, *reserve)
-        command = f"limit create --service {self.service} --region RegionOne --default-limit N fpga"
-        self.assertIn(command, str(error))
-
-        self.keystone.register(self.service, "fpga", 1)
-        self.later(TTL)
-        self.quotas.reserve(base.Context(self.p1), {"fpga": 1})
-
-    def test_a_list_of_many_projects(self) -> None:
-        projects = [self.p1, self.p2, self.p3]
-        self.keystone.set_limit(self.service, "gpu", 7, project_id=self.p2)
-        for project_id in projects:
-            self.reserve(project_id)
-        shown = {usage.project_id: usage.usage.limit for usage in self.quotas.list_usages(base.ADMIN)}
-        self.assertEqual(dict(zip(projects, (10, 7, 10), strict=True)), shown)
-
     def test_the_limit_commands_read_and_name_where_limits_are_set(self) -> None:
         self.keystone.set_limit(self.service, "gpu", 7, project_id=self.p2)
         username, password = self.user
@@ -259,17 +241,6 @@ class TestTwoLevels(KeystoneTestCase):
         self.later(TTL)
         self.reserve(self.p2)
         self.assertEqual([(self.dom, "subtree", 9)], self.blocking(self.p2))
-
-    def test_the_default_bounds_the_domain_too(self) -> None:
-        self.reserve(self.p1, 6)
-        self.assertEqual([(self.dom, "subtree", 10)], self.blocking(self.p2, 5))
-        self.keystone.set_limit(self.service, "gpu", -1, domain_id=self.dom)
-        self.later(TTL)
-        self.reserve(self.p2, 5)
-
-    def test_an_unknown_project(self) -> None:
-        error = self.assertRaises(exceptions.InvalidName, self.reserve, "of-nobody")
-        self.assertIn("Keystone does not know it", str(error))
 
 
 class TestSwitchOfDriver(KeystoneTestCase):
@@ -411,15 +382,6 @@ class TestHierarchy(HierarchyTestCase):
         )
         self.assertIn("can keep 0 more gpu: limit 4, used 4, promised 0, needed 3", error.problems[0])
 
-    def test_a_domain_is_limited_if_a_limit_is_set_for_it(self) -> None:
-        self.keystone.register(self.service, "gpu", 1)
-        self.set_limits(atlas=20, physics=20, higgs=20)
-        self.reserve(self.tree["higgs"], 5)
-        self.keystone.set_limit(self.service, "gpu", 6, domain_id=self.dom)
-        self.later(TTL)
-        self.assertEqual((1, "dom"), self.fits("higgs"))
-        self.assertEqual([("dom", 6)], self.refused("higgs", 2))
-
     def test_a_new_child_counts_at_its_first_reserve(self) -> None:
         self.set_limits(physics=4)
         self.reserve(self.tree["higgs"], 3)
@@ -505,18 +467,6 @@ class TestHierarchy(HierarchyTestCase):
         self.assertEqual([], self.quotas.limits.list_over(base.ADMIN))
         self.reserve(self.tree["simulation"])
 
-    def test_eight_levels(self) -> None:
-        names = [f"level{number}" for number in range(1, 10)]
-        for name, parent in zip(names, [None, *names], strict=False):
-            self.create(name, parent)
-        self.set_limits(level1=3)
-        self.assertEqual((3, "level1"), self.fits("level8"))
-        self.reserve(self.tree["level8"], 3)
-        self.assertEqual({"dom": 3} | dict.fromkeys(names[:8], 3), self.held())
-        self.assertEqual([("level1", 3)], self.refused("level8"))
-        error = self.assertRaises(exceptions.ProjectRefused, self.reserve, self.tree["level9"])
-        self.assertIn("lies at level 9 of 8 in Keystone", str(error))
-
     def test_a_list_of_all_projects(self) -> None:
         """The limits that each project has alone, also of a root of the ledger that is no domain."""
         self.set_limits(physics=2, atlas=20)
@@ -525,23 +475,6 @@ class TestHierarchy(HierarchyTestCase):
         names = self.names
         shown = {names[one.project_id]: one.usage.limit for one in self.quotas.list_usages(base.ADMIN)}
         self.assertEqual({"higgs": 10, "physics": 2, "atlas": 20, "dom": -1, "operations": 10}, shown)
-
-
-class TestHierarchyOutage(HierarchyTestCase):
-    def test_stopped(self) -> None:
-        """The limits of the ancestors are used as long as any other answer."""
-        self.set_limits(physics=4)
-        self.reserve(self.tree["higgs"])
-        self.addCleanup(self.keystone.start, self.model)
-        self.keystone.stop()
-        self.later(TTL)
-        self.reserve(self.tree["higgs"])
-        self.assertEqual([("physics", 4)], self.refused("higgs", 3))
-        self.assertRaises(exceptions.LimitsUnavailable, self.reserve, self.tree["simulation"])
-        self.later(STALE)
-        self.assertRaises(exceptions.LimitsUnavailable, self.reserve, self.tree["higgs"])
-        self.quotas.release(base.ADMIN, [row.uuid for row in self.quotas.list_reservations(base.ADMIN)])
-        self.assertEqual({}, self.held())
 
 
 class TestOutage(KeystoneTestCase):
