@@ -70,6 +70,7 @@ class OnceTest(ExpirerCase):
             (status.main, ["--bogus"], "cyborg-quota-status: "),
             (status.main, [], "See `cyborg-quota-status --help`."),
             (status.main, ["downgrade"], "invalid choice: 'downgrade'"),
+            (status.main, ["upgrade"], f"See `{upgrade} --help`."),
             (status.main, ["upgrade", "chek"], f"See `{upgrade} --help`."),
             (status.main, ["upgrade", "check", "--yaml"], "Unrecognized arguments: --yaml."),
         ):

@@ -232,7 +232,3 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         ):
             ended = self.call_status(*arguments)
             self.assertEqual((0, []), (ended.status, [word for word in words if word not in ended.out]))
-
-    def test_bad_usage(self) -> None:
-        for arguments in ((), ("upgrade",), ("upgrade", "chek"), ("downgrade", "check")):
-            self.assertIn("See `cyborg-quota-status ", self.refused_status(*arguments))
