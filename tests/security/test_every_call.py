@@ -351,6 +351,7 @@ class TestOtherProject(EveryCallTestCase):
                             self.assertEqual((kind, ()), (found.kind, found.statements), why)
         self.assert_untouched()
 
+    @on_sqlite
     def test_a_reserve_for_another_project(self) -> None:
         for call in ("reserve", "reserve_many"):
             given = OWN[call] or {}
@@ -385,6 +386,7 @@ class TestOtherProject(EveryCallTestCase):
             mine = [row for row in hooks.tables(self.sql)[table] if VICTIM in row]
             self.assertEqual([row for row in self.before[table] if VICTIM in row], mine)
 
+    @on_sqlite
     def test_no_invalid_argument_reveals_it(self) -> None:
         """Whatever is checked first: the order of the checks must not depend on what exists."""
         for call, given in OWN.items():
@@ -412,6 +414,7 @@ class TestOtherProject(EveryCallTestCase):
                     )
         self.assert_untouched()
 
+    @on_sqlite
     def test_an_admin_call_is_refused_before_the_first_statement(self) -> None:
         for kind, rows in ((QuotaEngine, ADMINS), (Limits, ADMINISTRATION)):
             for call, given in rows.items():
@@ -430,6 +433,7 @@ class TestOtherProject(EveryCallTestCase):
                         self.assertEqual(f"Not authorized: {call} needs an admin's context.", found.words)
         self.assert_untouched()
 
+    @on_sqlite
     def test_an_attachment_for_another_project(self) -> None:
         for who, context in STRANGERS.items():
             words = []
@@ -469,6 +473,7 @@ class TestAdmin(EveryCallTestCase):
             getattr(self.quotas, call)(base.ADMIN, [self.uuids["flying"]])
         self.assertEqual(["released"], self.states(self.uuids["flying"]))
 
+    @on_sqlite
     def test_a_string_that_equals_every_other(self) -> None:
         """The project is determined by the characters of its name, and not by the methods of a str subclass."""
 
@@ -484,6 +489,7 @@ class TestAdmin(EveryCallTestCase):
 
         self.assertRaises(exceptions.NotAuthorized, self.engine.get_usages, base.Context(STRANGER), Agreeable(VICTIM))
 
+    @on_sqlite
     def test_is_admin_must_be_true(self) -> None:
         for value in ("False", "True", "", 1, 0, None, [], [False], object()):
             self.assertFalse(validation.is_admin(base.Context("p", is_admin=value)), value)  # type: ignore[arg-type]

@@ -129,32 +129,11 @@ class EveryCommandTest(base.CliTestCase):
 
 
 class PolicyTest(base.CliTestCase):
-    """The policy rule for limits applies to the commands too."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.rules = pathlib.Path(self.directory, "policy.yaml")
-        self.configure(f"[limits]\ndriver = database\n[oslo_policy]\npolicy_file = {self.rules}")
-
-    def outcomes(self, rule: str) -> list[int]:
-        self.rules.write_text(f'"{policy.RULE}": "{rule}"\n')
-        return [
-            self.call(*argv).status
-            for argv in (
-                ("set", "--default", "gpu=1"),
-                ("set", "gpu=1", "p"),
-                ("unset", "--resource", "gpu", "p"),
-            )
-        ]
-
-    def test_as_shipped(self) -> None:
-        self.assertEqual([0, 0, 0], self.outcomes(policy.DEFAULT))
-
     def test_a_rule_that_refuses_admins(self) -> None:
-        self.assertEqual([0, 1, 1], self.outcomes("role:quota_manager"))
+        """The policy rule for limits applies to the commands too."""
+        rules = pathlib.Path(self.directory, "policy.yaml")
+        rules.write_text(f'"{policy.RULE}": "role:quota_manager"\n')
+        self.configure(f"[limits]\ndriver = database\n[oslo_policy]\npolicy_file = {rules}")
+        self.assertEqual(0, self.call("set", "--default", "gpu=1").status)
         self.assertIn("Not authorized: set_limits", self.refused(1, "set", "gpu=1", "p"))
-
-    def test_an_invalid_rule_allows_nothing(self) -> None:
-        self.assertEqual([0, 1, 1], self.outcomes("is_admin:True and ("))
-        self.rules.write_text("{")
-        self.assertIn("[oslo_policy]", self.refused(2, "set", "gpu=1", "p"))
+        self.refused(1, "unset", "--resource", "gpu", "p")

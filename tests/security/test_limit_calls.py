@@ -20,36 +20,31 @@ class TestLimits(test_every_call.EveryCallTestCase):
 
     scenarios = fixtures.ON_SQLITE
 
-    def test_a_limit_of_another_project(self) -> None:
-        for call, given in BY_RULE.items():
-            for who, context in STRANGERS.items():
-                known, unknown = (
-                    self.answer(self.engine, self.engine.limits, call, context, {**given, "project_id": project_id})
-                    for project_id in (VICTIM, NOBODY)
-                )
-                self.assertEqual(unknown, known, (call, who))
-                self.assertIs(exceptions.NotAuthorized, known.kind)
-                self.assertFalse([text for text in known.statements if not text.startswith(("SELECT", "BEGIN", "SET"))])
-            default = self.answer(self.engine, self.engine.limits, call, context, {**given, "project_id": None})
-            self.assertEqual((exceptions.NotAuthorized, ()), (default.kind, default.statements))
+    def test_a_limit_or_a_budget_of_another_project(self) -> None:
+        for project_id in (VICTIM, "above"):
+            self.engine.hours.set_budget(base.ADMIN, {"gpu": 7}, project_id)
+        self.before = hooks.tables(self.sql)
+        hours = {call: HOURS[call] for call in ("set_budget", "adjust", "delete_budget", "show_budget")}
+        for on, rows in ((self.engine.limits, BY_RULE), (self.engine.hours, hours)):
+            for call, given in rows.items():
+                for who, context in STRANGERS.items():
+                    known, unknown = (
+                        self.answer(self.engine, on, call, context, {**given, "project_id": project_id})
+                        for project_id in (VICTIM, NOBODY)
+                    )
+                    self.assertEqual(unknown, known, (call, who))
+                    self.assertIs(exceptions.NotAuthorized, known.kind)
+                    self.assertFalse(
+                        [text for text in known.statements if not text.startswith(("SELECT", "BEGIN", "SET"))]
+                    )
         self.assert_untouched()
 
-    def test_a_budget_of_another_project(self) -> None:
-        self.engine.hours.set_budget(base.ADMIN, {"gpu": 7}, VICTIM)
-        self.engine.hours.set_budget(base.ADMIN, {"gpu": 7}, "above")
-        self.before = hooks.tables(self.sql)
-        for call in ("set_budget", "adjust", "delete_budget", "show_budget"):
+    def test_a_default_limit(self) -> None:
+        """It is of no project: nothing is read before the refusal."""
+        for call, given in BY_RULE.items():
             for who, context in STRANGERS.items():
-                known, unknown = (
-                    self.answer(
-                        self.engine, self.engine.hours, call, context, {**HOURS[call], "project_id": project_id}
-                    )
-                    for project_id in (VICTIM, NOBODY)
-                )
-                self.assertEqual(unknown, known, (call, who))
-                self.assertIs(exceptions.NotAuthorized, known.kind)
-                self.assertFalse([text for text in known.statements if not text.startswith(("SELECT", "BEGIN", "SET"))])
-        self.assert_untouched()
+                default = self.answer(self.engine, self.engine.limits, call, context, {**given, "project_id": None})
+                self.assertEqual((exceptions.NotAuthorized, ()), (default.kind, default.statements), (call, who))
 
     def test_the_limits_that_another_project_would_have(self) -> None:
         for context in STRANGERS.values():

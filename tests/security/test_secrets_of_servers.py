@@ -79,7 +79,7 @@ class TestServers(ServersTestCase):
         )
         self.assertEqual(0, self.assert_hidden("--debug", "reserve", "--project", "p", "gpu=1").status)
         self.assertEqual(1, self.assert_hidden("--debug", "reserve", "--project", "p", "gpu=1").status)
-        for form in ("json", "yaml", "csv", "table", "value"):
+        for form in ("json", "table"):
             for command in (("list", "--usage"), ("reservation", "list"), ("db", "version"), ("audit",)):
                 self.assertEqual(0, self.assert_hidden("--debug", *command, "-f", form).status)
         self.assertEqual(0, self.assert_hidden_by_the_expirer("--debug"))
