@@ -8,7 +8,6 @@ import json
 from typing import Any
 
 import jsonschema
-import webob
 from oslotest import base as oslotest
 
 from cyborg_quota import exceptions
@@ -38,12 +37,6 @@ class BudgetTestCase(test_osc.OscTestCase):
         """Add to what physics, higgs and detector have used of gpu."""
         path = "('physics', 'higgs', 'detector')"
         self.execute(f"UPDATE quota_usages SET metered = metered + {hours * 3600} WHERE project_id IN {path}")
-
-    def ask(self, path: str, who: str = server.ADMIN, method: str = "GET", body: Any = None, status: int = 200) -> Any:
-        request = webob.Request.blank(path, method=method, headers={"X-Auth-Token": who}, json=body)
-        response = request.get_response(self.application)
-        self.assertEqual(status, response.status_int, response.text)
-        return response.json if response.text else None
 
     def check_quota(self, who: str = server.ADMIN) -> Any:
         answer = self.ask("/v2/quotas/detector/check", who, "POST", {"check": {"gpu": 5}})

@@ -3,10 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import webob
-
 from cyborg_quota.osc import quota
 from tests import base
 from tests.api import server, test_osc
@@ -14,12 +10,6 @@ from tests.api import server, test_osc
 
 class TestMinimums(test_osc.OscTestCase):
     """physics, with higgs below it, which has detector."""
-
-    def ask(self, method: str, path: str, body: Any = None, *, who: str = server.ADMIN, status: int = 200) -> Any:
-        request = webob.Request.blank(path, method=method, headers={"X-Auth-Token": who}, json=body)
-        answer = request.get_response(self.application)
-        self.assertEqual(status, answer.status_int, answer.text)
-        return answer.json
 
     def set(self, *arguments: str) -> tuple[list[dict[str, object]], int]:
         rows, status = self.run_command(quota.SetQuota, *arguments)
@@ -29,16 +19,16 @@ class TestMinimums(test_osc.OscTestCase):
         self.assertEqual(([], 0), self.set("--minimum", "gpu=2", "detector"))
         [row] = [one for one in self.run_command(quota.ShowQuota, "--usage", "detector")[0] if one["Resource"] == "gpu"]
         self.assertEqual(2, row["Minimum"])
-        answer = self.ask("GET", "/v2/quotas/detector/detail")
+        answer = self.ask("/v2/quotas/detector/detail")
         self.assertEqual((2, True), (answer["quota"]["gpu"]["minimum"], "minimum" not in answer["quota"]["fpga"]))
         self.assertEqual(([], 0), self.set("--minimum", "gpu=0", "detector"))
-        self.assertNotIn("minimum", self.ask("GET", "/v2/quotas/detector/detail")["quota"]["gpu"])
+        self.assertNotIn("minimum", self.ask("/v2/quotas/detector/detail")["quota"]["gpu"])
 
     def test_a_dry_run_says_what_would_refuse_it(self) -> None:
         rows, status = self.set("--minimum", "--dry-run", "gpu=21", "detector")
         self.assertEqual((1, "set minimum", 21), (status, rows[0]["Change"], rows[0]["After"]))
         body = {"minimums": {"gpu": 2}, "dry_run": True}
-        answer = self.ask("PUT", "/v2/quotas/detector/minimums", body)
+        answer = self.ask("/v2/quotas/detector/minimums", method="PUT", body=body)
         self.assertEqual([], answer["problems"])
         self.assertEqual({}, self.minimums())
 
@@ -48,7 +38,7 @@ class TestMinimums(test_osc.OscTestCase):
             ("max@higgs:manager,member,reader", 200),
             ("rita@detector:reader", 403),
         ):
-            self.ask("PUT", "/v2/quotas/detector/minimums", {"minimums": {"gpu": 1}}, who=who, status=status)
+            self.ask("/v2/quotas/detector/minimums", who, "PUT", {"minimums": {"gpu": 1}}, status)
 
     def minimums(self) -> dict[str, int]:
         rows = self.fetch("SELECT project_id, minimum FROM quota_usages WHERE minimum > 0")
@@ -56,6 +46,6 @@ class TestMinimums(test_osc.OscTestCase):
 
     def test_bad_input(self) -> None:
         for body in ({}, {"minimums": {}}, {"minimums": {"gpu": -1}}, {"minimums": {"gpu": None}}):
-            self.ask("PUT", "/v2/quotas/detector/minimums", body, status=400)
+            self.ask("/v2/quotas/detector/minimums", method="PUT", body=body, status=400)
         self.engine.limits.set_limits(base.ADMIN, {"gpu": 3}, "detector")
-        self.ask("PUT", "/v2/quotas/detector/minimums", {"minimums": {"gpu": 4}}, status=409)
+        self.ask("/v2/quotas/detector/minimums", method="PUT", body={"minimums": {"gpu": 4}}, status=409)

@@ -18,6 +18,7 @@ from typing import Any
 
 import fixtures as fx
 import jsonschema
+import webob
 import yaml
 from keystoneauth1 import session, token_endpoint
 from openstack import exceptions as sdk
@@ -36,6 +37,13 @@ from tests.cli import base as cli
 
 
 class OscTestCase(server.ApiTestCase):
+    def ask(self, path: str, who: str = server.ADMIN, method: str = "GET", body: Any = None, status: int = 200) -> Any:
+        """Make a call, whose answer must have this status. Returns its body."""
+        request = webob.Request.blank(path, method=method, headers={"X-Auth-Token": who}, json=body)
+        response = request.get_response(self.application)
+        self.assertEqual(status, response.status_int, response.text)
+        return response.json if response.text else None
+
     def run_command(self, kind: Any, *arguments: str) -> Any:
         """See ``run_as``. Returns what JSON shows, a row by the names of the columns; and the exit status."""
         shown = ("-f", "json") if hasattr(kind, "formatter_namespace") else ()
@@ -273,16 +281,6 @@ class TestCommands(OscTestCase):
 
 
 class TestHistory(OscTestCase):
-    def test_the_project_and_the_request_of_the_user(self) -> None:
-        self.run_command(quota.SetQuota, "gpu=21", "higgs")
-        [row], _ = self.run_command(quota.history_list, "--limit", "1", "--project", "higgs")
-        self.assertEqual(["User Project ID", "Request ID"], list(row)[-2:])
-        self.assertEqual(("alice", "cloud"), (row["User ID"], row["User Project ID"]))
-        self.assertRegex(row["Request ID"], "^req-")
-        for long, is_shown in (((), False), (("--long",), True)):
-            table = self.table(quota.history_list, "--limit", "1", "--project", "higgs", *long)
-            self.assertEqual(is_shown, row["Request ID"] in table[1])
-
     def test_the_table_is_not_wide(self) -> None:
         """At most 8 columns, and none that is empty in each row."""
         until = datetime.datetime(2999, 1, 1, tzinfo=datetime.timezone.utc)
@@ -303,6 +301,8 @@ class TestHistory(OscTestCase):
             [row[row.index("Z |") + 2 :] for row in rows],
         )
         self.assertRegex(rows[0], r"^\| \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \|")
+        header, *_ = self.table(quota.history_list, "--project", "elsewhere", "--long")
+        self.assertIn("| Reason | User Project ID |", header)
 
 
 BY_HAND = {"check", "delete", "list", "set", "show", "unset"}

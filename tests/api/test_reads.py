@@ -48,8 +48,8 @@ class TestOtherLimitDrivers(ApplicationTestCase):
     def test_default_limits_that_are_unlimited(self) -> None:
         self.use("noop")
         unlimited = {"fpga": -1, "gpu": -1}
-        self.assertEqual(unlimited, self.get("/v2/quotas/higgs/defaults", READER)["quota"])
-        self.assertEqual(unlimited, self.get("/v2/quota_defaults")["quota"])
+        for path in ("/v2/quotas/higgs", "/v2/quotas/higgs/defaults", "/v2/quota_defaults"):
+            self.assertEqual(unlimited, self.get(path)["quota"], path)
 
     def test_a_resource_without_a_limit(self) -> None:
         """Null means that nothing can be reserved; -1 that it is unlimited."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 import jsonschema
@@ -207,14 +206,3 @@ class TestConflicts(RefusalTestCase):
         [error] = refused.json["errors"]
         self.assertEqual((409, "cyborg_quota.too_many_overrides"), (refused.status_int, error["code"]))
         self.assertIn("'higgs' would have more than 1 overrides of 'gpu'", error["detail"])
-
-    def test_pages_of_overrides(self) -> None:
-        for limit in (21, 22, 23):
-            self.engine.limits.set_overrides(base.ADMIN, {"gpu": limit}, "higgs", datetime.datetime(2999, 1, 1))
-        answer = self.ask("/v2/quotas/higgs/overrides?limit=2", server.ADMIN).json
-        marker = answer["overrides"][-1]["id"]
-        rest = self.ask(f"/v2/quotas/higgs/overrides?marker={marker}", server.ADMIN).json
-        self.assertEqual([21, 22, 23], [one["limit"] for one in (*answer["overrides"], *rest["overrides"])])
-        self.assertEqual(
-            (["next"], False), ([one["rel"] for one in answer["overrides_links"]], "overrides_links" in rest)
-        )

@@ -57,8 +57,6 @@ class KeystoneDownTest(base.CliTestCase):
         self.assertEqual(
             [("p1", "fpga", None, 0, 0, *[None] * 5, 0, 0), ("p1", "gpu", None, 2, 0, *[None] * 5, 0, 0)], rows
         )
-
-    def test_usage_list_as_a_table(self) -> None:
         line = "| p1         | gpu      | unknown |    2 |        0 | unknown   | unknown | unknown  |"
         self.assertIn(line, self.unknown("list", "--usage").out)
         self.assertIn(line, self.unknown("show", "--usage", "p1").out)

@@ -23,6 +23,7 @@ LISTS = {
     "allocation list": ("reservation",),
     "pod list": ("name",),
     "pod binding list": ("id",),
+    "resource list": ("resource",),
 }
 """The columns of a row that make its marker."""
 

@@ -50,18 +50,6 @@ class ResourceListTest(base.CliTestCase):
         rows = self.rows(f"driver = keystone\n[oslo_limit]\n{settings}\n{domain}")
         self.assertEqual([[None, "registered limits in Keystone"]] * 2, [row[3:] for row in rows])
 
-    def test_pages(self) -> None:
-        self.configure("[quota]\nresources = gpu,fpga,nic")
-
-        def names(*argv: str) -> list[str]:
-            return [row["resource"] for row in self.good("resource", "list", *argv)]
-
-        self.assertEqual(["fpga", "gpu"], names("--limit", "2"))
-        self.assertEqual(["nic"], names("--limit", "2", "--marker", "gpu"))
-        self.assertEqual(["gpu"], names("--resource", "gpu"))
-        self.assertIn("no such row", self.refused(2, "resource", "list", "--marker", "tpu"))
-        self.misused("resource", "list", "--limit", "0")
-
 
 class ResourceCreateTest(base.CliTestCase):
     def test_other_commands_count_it(self) -> None:

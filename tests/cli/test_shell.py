@@ -31,14 +31,6 @@ class ShellTest(base.CliTestCase):
         ended = self.spawned("check", "gpu=1", "p", "-f", "value", "-c", "limit", env=environment)
         self.assertEqual((1, "0\n", ""), (ended.status, ended.out, ended.err))
 
-    def test_exit_statuses(self) -> None:
-        ended = self.call("list", "--usage", "-f", "json")
-        self.assertEqual((0, [], ""), (ended.status, ended.json, ended.err))
-        self.assertEqual(2, self.call("check", "gpu=x", "p").status)
-        ended = self.call("commit", "no-such-uuid")
-        self.assertEqual((1, ""), (ended.status, ended.out))
-        self.assertEqual("cyborg-quota: Reservation 'no-such-uuid' was not found.\n", ended.err)
-
     def test_help_describes_every_command(self) -> None:
         ended = self.call("--help")
         self.assertEqual(0, ended.status)

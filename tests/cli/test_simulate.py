@@ -310,17 +310,11 @@ class BadInputTest(SimulateCase):
 
 
 class ChartTest(SimulateCase):
-    def test_png_and_svg(self) -> None:
-        for name, start in (("new.png", b"\x89PNG"), ("new.svg", b"<?xml")):
-            path = self.directory / name
-            self.simulate({"defaults": {"gpu": 4}}, EXAMPLE, "--chart", str(path))
-            self.assertEqual(start, path.read_bytes()[: len(start)])
-
     def test_names_that_a_formula_or_a_terminal_would_interpret(self) -> None:
         trace = self.trace("0,reserve,a,_a$x$,gpu,1", "0,reserve,b,<b>&,gpu,9", "0,reserve,c," + "é" * 99 + ",gpu,1")
         path = self.directory / "new.svg"
         self.simulate({"defaults": {"gpu": 4}}, trace, "--chart", str(path))
-        self.assertGreater(path.stat().st_size, 1000)
+        self.assertEqual(b"<?xml", path.read_bytes()[:5])
 
 
 class HalfOfThePeakTest(SimulateCase):

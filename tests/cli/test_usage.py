@@ -14,22 +14,6 @@ TREE = "[limits]\ndriver = database"
 
 
 class UsageTest(base.CliTestCase):
-    def test_list(self) -> None:
-        self.limit("gpu:4")
-        self.good("reserve", "--project", "p2", "gpu=3", "fpga=1")
-        self.good("reserve", "--project", "p1", "--consumer", "c", "gpu=1")
-        self.good("commit", "--project", "p1", "--consumer", "c")
-        rows = self.good("list", "--usage")
-        self.assertEqual([USAGE] * 3, [list(row) for row in rows])
-        self.assertEqual(
-            [
-                ("p1", "gpu", 4, 1, 0, 3, 3, "p1"),
-                ("p2", "fpga", -1, 0, 1, None, 2**31 - 2, None),
-                ("p2", "gpu", 4, 0, 3, 1, 1, "p2"),
-            ],
-            [tuple(row.values()) for row in rows],
-        )
-
     def test_list_of_a_project_shows_unused_resources(self) -> None:
         self.limit("gpu:0")
         rows = self.good("show", "--usage", "new")

@@ -128,12 +128,17 @@ def folder_of(module: str) -> str:
     return next((group for group, names in GROUPS.items() if top in names), top)
 
 
+@functools.cache
+def import_statements(source: str) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(parsed(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imported(source: str, known: Mapping[str, str]) -> Iterator[str]:
     """Every module that a source imports, wherever in it, also for type checking alone."""
-    for node in ast.walk(parsed(source)):
+    for node in import_statements(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base_name = "." * node.level + (node.module or "")
             for alias in node.names:
                 full = f"{base_name}.{alias.name}"

@@ -310,15 +310,6 @@ class TestCosts(DriverTestCase):
         self.assertEqual(9, len(self.keystone.paths))
         self.assertEqual(1, self.keystone.made)
 
-    def test_two_levels(self) -> None:
-        self.keystone.model = "strict_two_level"
-        self.driver.path_of("p1")
-        self.constraints("p1", "dom")
-        self.assertEqual(6, len(self.keystone.paths))
-        self.driver.path_of("p2")
-        self.constraints("p2", "dom")
-        self.assertEqual(8, len(self.keystone.paths))
-
     def test_a_list_of_all_projects_is_one_call(self) -> None:
         self.keystone.set_limit("p7", "gpu", 3)
         self.keystone.set_limit("dom", "gpu", 8)
