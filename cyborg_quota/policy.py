@@ -198,10 +198,10 @@ def list_rules() -> list[Any]:
         for name, (check, description) in _PERSONAS.items()
     ]
     calls = [
-        policy.DocumentedRuleDefault(
-            name, check, description, _operations([*operations, *_generated(name, operations)]), scope_types=_SCOPES
-        )
+        policy.DocumentedRuleDefault(name, check, description, _operations(made), scope_types=_SCOPES)
         for name, (check, description, operations) in _CALLS.items()
+        # (Those of a subject that an installation does not have are made by no call.)
+        if (made := [*operations, *_generated(name, operations)])
     ]
     of_programs = [
         policy.DocumentedRuleDefault(name, check, description, _operations(operations), scope_types=_SCOPES)

@@ -27,7 +27,7 @@ from oslo_log import log as logging
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.cli import errors, notifications, pod
+from cyborg_quota.cli import errors, notifications
 from cyborg_quota.cli.errors import DONE, REFUSED, run_program
 from cyborg_quota.conf import loading
 from cyborg_quota.cyborg import cyborg_host
@@ -69,7 +69,6 @@ class Maintenance:
         self._context = validation.admin_context()
         self._conf = conf
         self._send = notifications.make_sender(conf)
-        self._read_endpoint = pod.reader(conf, COLLECT_SECONDS)
         self._repair = repair
         self._compare_all_at = 0.0
         self._stopped = threading.Event()
@@ -123,9 +122,11 @@ class Maintenance:
         """Measure the pods whose measurement is too old; returns their number. Another expirer may measure others."""
         if not self._conf.pods.collect_interval or "pods" not in self._engine.subjects:
             return 0
+        from cyborg_quota.cli import pod  # (an installation may have no pods)
+
         collected = self._engine.pods.collect(
             self._context,
-            read_endpoint=self._read_endpoint,
+            read_endpoint=pod.reader(self._conf, COLLECT_SECONDS),
             timeout_seconds=COLLECT_SECONDS,
             max_age_seconds=self._conf.pods.collect_interval,
             progress=lambda _count: self._count_batches()(0),

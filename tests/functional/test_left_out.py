@@ -19,7 +19,10 @@ TOP = pathlib.Path(__file__).parents[2]
 PACKAGE = TOP / "cyborg_quota"
 
 PROGRAM = """
+import importlib.util
 import sys
+# (That of an editable installation finds in the checkout what the copy does not have.)
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in str(getattr(finder, "__module__", ""))]
 import cyborg_quota
 from cyborg_quota import validation
 from cyborg_quota.api import deploy
@@ -29,6 +32,8 @@ from falcon import testing
 from oslo_config import cfg
 
 assert cyborg_quota.__file__.startswith(sys.argv[1]), cyborg_quota.__file__
+for name in sys.argv[3:]:
+    assert importlib.util.find_spec(f"cyborg_quota.{name}") is None, name
 context, options = validation.admin_context(), ["--config-file", sys.argv[2]]
 conf = loading.load(cfg.ConfigOpts(), options)
 engine = cyborg_quota.make_engine(conf)
@@ -108,6 +113,11 @@ class TestLeftOut(base.BaseTestCase):
         lines = self.run_without("pods")
         self.assert_works(lines, "capacity", "hours")
         self.assertIn("This installation has no pods.", lines)
+
+    def test_without_capacity_and_the_pods_that_use_it(self) -> None:
+        lines = self.run_without("capacity", "pods")
+        self.assert_works(lines, "hours")
+        self.assertIn("This installation has no capacity.", lines)
 
     def test_without_any(self) -> None:
         lines = self.run_without("pods", "capacity", "hours")

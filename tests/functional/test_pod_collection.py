@@ -11,7 +11,7 @@ from typing import Any
 import fixtures as fx
 
 from cyborg_quota import Inventory, exceptions
-from cyborg_quota.cli import expirer
+from cyborg_quota.cli import expirer, pod
 from cyborg_quota.db import models
 from cyborg_quota.types.capacity import CollectedPod, ResourceUse
 from tests import base, fixtures
@@ -179,7 +179,7 @@ class TestDue(CollectionTestCase):
             self.assertEqual(spacing, expirer._collect_spacing(settings))
         log = self.useFixture(fx.FakeLogger())
         maintenance = expirer.Maintenance(settings, self.engine)
-        self.patch(maintenance, "_read_endpoint", self.read_one_of_two)
+        self.patch(pod, "reader", lambda *_: self.read_one_of_two)
         self.assertEqual(2, maintenance.collect())
         self.assertEqual(0, maintenance.collect())
         self.assertIn("Pod p3 was not measured: Placement is away. (Its last figures: none.)", log.output)
