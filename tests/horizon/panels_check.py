@@ -131,8 +131,8 @@ class TestTexts(unittest.TestCase):
         )
 
     def test_what_was_changed(self) -> None:
-        found = [texts.changed(value) for value in (None, -1, 0, "physics", {"hours": 10, "every": "month"})]
-        self.assertEqual([None, "Unlimited", "0", "physics", "hours 10, every month"], found)
+        found = [texts.changed(value) for value in (None, -1, "physics", {"hours": 10, "every": "month"})]
+        self.assertEqual([None, "Unlimited", "physics", "hours 10, every month"], found)
 
     def test_unlimited_is_a_word(self) -> None:
         counter = {"project_id": "p", "scope": "counter", "limit": 2**31 - 1}
@@ -278,6 +278,10 @@ class TestTables(unittest.TestCase):
         ended = {**datum, "spent": None, "left": None, "held": None, "enforce": "notify"}
         self.assertIsNone(texts.hours("spent")(ended))
         self.assertEqual("Notices only", texts.when_spent(ended))
+
+    def test_the_values_of_a_change(self) -> None:
+        found = [texts.changed(value) for value in (-1, 0, 7, "physics", None)]
+        self.assertEqual(["Unlimited", "0", "7", "physics", None], found)
 
     def test_the_next_page_is_in_the_same_tab(self) -> None:
         for table, expected in (
