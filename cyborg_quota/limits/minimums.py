@@ -55,10 +55,11 @@ class Minimums(Projects):
         reported = self._source.path_of(named)
 
         def attempt() -> list[RecordedChange] | None:
-            state = self._database.read(lambda connection: path_state.read(connection, named))
-            parent_id = next(iter((state.project_ids if reported is None else reported)[1:]), None)
+            parent_id = self._database.read(lambda connection: projects.parent_of(connection, named))
+            parent_id = parent_id if reported is None else next(iter(reported[1:]), None)
             if not self._authority.may_set(context, named, parent_id):
                 raise exceptions.NotAuthorized("set_minimums", f"a context that the policy rule {policy.RULE} allows")
+            state = self._database.read(lambda connection: path_state.read(connection, named))
             changes, _, problems = plan(
                 state.project_ids, state.counters, limits_of_path(self._source, state, wanted), wanted
             )
