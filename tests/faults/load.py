@@ -217,7 +217,7 @@ class Crew:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self.stop(30.0)
+        self.stop()
 
     @property
     def pids(self) -> list[int]:
