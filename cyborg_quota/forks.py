@@ -23,7 +23,7 @@ _renewables: Final[weakref.WeakSet[Renewable]] = weakref.WeakSet()
 
 
 def register(renewable: Renewable) -> None:
-    """Make the locks of a new object, now and in all children that are forked from now on. Keeps a weak reference."""
+    """Give a new object its locks, now and in each child that is forked later. Keeps a weak reference."""
     renewable.renew_after_fork()
     _renewables.add(renewable)
 

@@ -390,7 +390,7 @@ def _values(of: surface.Operation, call: Call) -> dict[str, Any]:
 
 
 def _given(argument: surface.Argument, call: Call) -> Any:
-    """What the path, the query or the body has for an argument; None: nothing, also for one of the host only."""
+    """What the path, the query or the body has for an argument; None: nothing, or the argument is for the host only."""
     value: Any = call.path.get(argument.name)
     if value is None and argument.rest is not None:
         value = call.query if call.body is None else call.body

@@ -79,7 +79,7 @@ def require(
 
 
 def exists(connection: sa.Connection, *conditions: sa.ColumnElement[bool], source: sa.FromClause | None = None) -> bool:
-    """Whether a row has these conditions; by default, of the tables that they name."""
+    """Whether a row of the tables that they name fulfils these conditions."""
     query = sa.select(sa.literal(1)).where(*conditions).limit(1)
     return connection.execute(query if source is None else query.select_from(source)).first() is not None
 

@@ -86,8 +86,9 @@ def not_kept(growth: minimums.Growth, limits: Limits, path: Sequence[str]) -> li
             continue
         figures = {"key": key.resource_key, "limit": limit, "used": row.subtree, "promised": row.promised}
         figures |= {"room": max(0, limit - row.counted), "needed": needed}
-        owner = "all projects together" if key.project_id == TOTAL else "{parent}"
-        kind, hidden = (text.replace("{parent}", owner) for text in (_NOT_KEPT, _NOT_KEPT_HIDDEN))
+        kind, hidden = _NOT_KEPT, _NOT_KEPT_HIDDEN
+        if key.project_id == TOTAL:
+            kind, hidden = (text.replace("{parent}", "all projects together") for text in (kind, hidden))
         above = parents.get(key.project_id)
         violations.append(Violation(kind, key.project_id, None, figures, above=above, hidden=hidden))
     return violations
@@ -96,7 +97,9 @@ def not_kept(growth: minimums.Growth, limits: Limits, path: Sequence[str]) -> li
 def limits_of(bounds: Iterable[PathLimits]) -> dict[UsageKey, int]:
     """The lowest limit of each usage row, from what limits charges."""
     limited = [constraint for limits in bounds for constraint in limits.constraints if constraint.limit != UNLIMITED]
-    return {constraint.key: constraint.limit for constraint in sorted(limited, key=lambda one: -one.limit)}
+    return {
+        constraint.key: constraint.limit for constraint in sorted(limited, key=lambda constraint: -constraint.limit)
+    }
 
 
 def limits_of_path(source: LimitDriver, state: PathState, wanted: Mapping[str, int]) -> dict[UsageKey, int]:
