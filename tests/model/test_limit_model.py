@@ -11,6 +11,7 @@ import contextlib
 from typing import Any
 from unittest import mock
 
+import fixtures as fx
 import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
@@ -32,6 +33,7 @@ POLICIES = {"strict_hierarchy": StrictHierarchy, "strict_two_level": StrictTwoLe
 EXAMPLES = {"sqlite": 6, "mariadb": 2, "postgresql": 2}
 SEED = 2
 MAX_DEPTH = 4
+"""The levels that the engine allows here: with its own 8, five projects would never be too deep."""
 VERIFIED = 6
 """In how many steps the audit and the history of the limits are read once. The history is verified at the end, too: a
 wrong entry stays."""
@@ -309,5 +311,6 @@ class TestLimitModel(base.BackendTestCase):
     policy = ""
 
     def test_trees(self) -> None:
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.changes.MAX_DEPTH", MAX_DEPTH))
         examples = EXAMPLES[self.backend] * fixtures.MORE // (1 if self.policy == "strict_hierarchy" else 2)
         histories.run(Trees, examples, seed=SEED, backend=self.backend, policy=self.policy)
