@@ -145,18 +145,12 @@ class Limits(Minimums):
         def allow(parent_id: str | None) -> None:
             if pod is not None and not self._authority.allows(context, policy.SEE_PODS, project_id, parent_id):
                 raise exceptions.NotAuthorized(action, f"a context that {policy.SEE_PODS} allows")
-            self._may_set(context, action, project_id, parent_id)
+            self._require_may_set(context, action, project_id, parent_id)
             if pod is not None and new:  # (after the checks, so that the error reveals no pod)
                 self._driver.require_pod(pod)
 
         with self._redacted(context):
             self._changes.set_limits(project_id, keys, author, allow, generation, force=force)
-
-    def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
-        if not self._authority.may_set(context, project_id, parent_id):
-            raise exceptions.NotAuthorized(
-                action, f"the context of an admin or of an administrator of the parent project (rule {policy.RULE})"
-            )
 
     @admin_call
     def list_limits(
@@ -480,7 +474,7 @@ class Limits(Minimums):
                 checked,
                 span,
                 Author() if dry_run else self._author(context, reason),
-                lambda parent_id: self._may_set(context, "set_overrides", named, parent_id),
+                lambda parent_id: self._require_may_set(context, "set_overrides", named, parent_id),
                 dry_run=dry_run,
                 force=force,
             )

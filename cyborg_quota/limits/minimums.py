@@ -55,10 +55,11 @@ class Minimums(Projects):
         reported = self._source.path_of(named)
 
         def attempt() -> list[RecordedChange] | None:
-            parent_id = self._database.read(lambda connection: projects.parent_of(connection, named))
-            parent_id = parent_id if reported is None else next(iter(reported[1:]), None)
-            if not self._authority.may_set(context, named, parent_id):
-                raise exceptions.NotAuthorized("set_minimums", f"a context that the policy rule {policy.RULE} allows")
+            if reported is None:
+                parent_id = self._database.read(lambda connection: projects.parent_of(connection, named))
+            else:
+                parent_id = next(iter(reported[1:]), None)
+            self._require_may_set(context, "set_minimums", named, parent_id)
             state = self._database.read(lambda connection: path_state.read(connection, named))
             changes, _, problems = plan(
                 state.project_ids, state.counters, limits_of_path(self._source, state, wanted), wanted
@@ -73,6 +74,13 @@ class Minimums(Projects):
 
         with self._redacted(context):
             return until_stable(attempt)
+
+    def _require_may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
+        """Raise NotAuthorized unless the context may set limits and minimums of the project."""
+        if not self._authority.may_set(context, project_id, parent_id):
+            raise exceptions.NotAuthorized(
+                action, f"the context of an admin or of an administrator of the parent project (rule {policy.RULE})"
+            )
 
     def _import_minimums(self, context: Context, changes: Iterable[RecordedChange], reason: str | None) -> None:
         """Make these changes, in order. Raises LimitRefused if other calls have taken what was left meanwhile."""

@@ -33,7 +33,7 @@ POLICIES = {"strict_hierarchy": StrictHierarchy, "strict_two_level": StrictTwoLe
 EXAMPLES = {"sqlite": 6, "mariadb": 2, "postgresql": 2}
 SEED = 2
 MAX_DEPTH = 4
-"""The levels that the engine allows here: with its own 8, five projects would never be too deep."""
+"""The maximum number of levels in this test. Five projects cannot exceed the engine's own maximum, which is 8."""
 VERIFIED = 6
 """In how many steps the audit and the history of the limits are read once. The history is verified at the end, too: a
 wrong entry stays."""
