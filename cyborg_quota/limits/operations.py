@@ -375,7 +375,11 @@ OPERATIONS: Final = (
             arguments.PROJECT_DOMAIN,
             arguments.FORCE_PROJECT,
             Argument(
-                "--parent", dest="project_id", metavar="PROJECT", required=True, help="the parent, which must be known"
+                "--parent",
+                dest="project_id",
+                metavar="PROJECT",
+                required=True,
+                help="the parent, which must be known; `project set --no-parent` adds a project without one",
             ),
             arguments.REASON,
         ),
