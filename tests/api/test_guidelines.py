@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import threading
 import urllib.parse
 from typing import Any
@@ -11,7 +12,7 @@ import testscenarios
 import webob
 
 from cyborg_quota.api.operations import OPERATIONS
-from tests import base
+from tests import base, held_clock
 from tests.api import server
 from tests.api.test_application import MANAGER, READER, ApplicationTestCase
 
@@ -35,6 +36,9 @@ class TestHead(GuidelinesTestCase):
 
     def test_wherever_get_exists(self) -> None:
         self.make_pod()
+        # What is used grows with time, also between two calls.
+        later = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None) + datetime.timedelta(minutes=1)
+        self.useFixture(held_clock.HeldClock(self.url, later))
         for one in OPERATIONS:
             if one.method == "GET" and one.path.count("{") == one.path.count("{project_id}"):
                 path = one.path.format(project_id="higgs")
