@@ -52,7 +52,7 @@ QUICK = {
     "evs.join_retrans_period": "PT0.3S",
     "evs.install_timeout": "PT3S",
 }
-PAUSE_SECONDS = 0.03
+PAUSE_SECONDS = 0.1
 """Between two requests of a worker while a node is away: without pauses, the workers delay its return by seconds."""
 
 
