@@ -128,6 +128,12 @@ class TestServer(cli.CliTestCase):
         self.good("set", "gpu=4", "over")
         self.good("set", "gpu=5", "parent")
         self.good("budget", "set", "--hours", "gpu=1", "over")
+        self.call("project", "set", "lab", "--no-parent")
+        self.call("project", "set", "kept", "--parent", "lab")
+        self.good("set", "gpu=5", "kept")
+        self.good("set", "--minimum", "gpu=5", "kept")
+        self.good("reserve", "--project", "lab", "gpu=4")
+        self.good("set", "--force", "gpu=8", "lab")
 
     def query(self, server: Prometheus, expression: str) -> list[tuple[dict[str, str], float]]:
         """The result of the expression, as soon as it has one."""
@@ -142,10 +148,10 @@ class TestServer(cli.CliTestCase):
         needs.start(self, server)
         held, of_flat = re.findall(r"(?m)^    (.*(?:held|reserved\)) > .*)$", PAGE.read_text())
         # The parent holds nothing itself: only the first query names it.
-        for query, expected in ((held, {("over", 6.0), ("parent", 6.0)}), (of_flat, {("over", 6.0)})):
+        for query, owners in ((held, {("over", 6.0), ("parent", 6.0)}), (of_flat, {("over", 6.0)})):
             found = self.query(server, query)
             self.assertEqual(
-                {(project, "gpu", value) for project, value in expected},
+                {(project, "gpu", value) for project, value in owners},
                 {(one["project_id"], one["resource"], value) for one, value in found},
                 query,
             )
@@ -153,8 +159,9 @@ class TestServer(cli.CliTestCase):
         # The time of the last run is 0 until the first run ends.
         self.query(server, "time() - cyborg_quota_expirer_last_success_timestamp_seconds < 600")
         self.assert_expressions(server)
-        pending = [one for one in self.alerts(server) if one["labels"]["alertname"] == "CyborgQuotaOverLimit"]
-        self.assertEqual({"over", "parent"}, {one["labels"]["project_id"] for one in pending})
+        for alert, expected in (("OverLimit", {"over", "parent"}), ("Oversubscribed", {"lab"})):
+            pending = [one for one in self.alerts(server) if one["labels"]["alertname"] == f"CyborgQuota{alert}"]
+            self.assertEqual(expected, {one["labels"]["project_id"] for one in pending})
         expirer.send_signal(signal.SIGTERM)
         expirer.communicate(timeout=60)
         self.assertEqual(0, expirer.returncode)
