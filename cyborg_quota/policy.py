@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from oslo_config import cfg
 
 from cyborg_quota import exceptions, forks, validation
+from cyborg_quota.conf import loading
 from cyborg_quota.types import Headroom, HistoryEntry, Over
 from cyborg_quota.validation import Context
 
@@ -330,6 +331,19 @@ def make_enforcer(conf: cfg.ConfigOpts) -> Any:
     enforcer = policy.Enforcer(conf)
     enforcer.register_defaults(list_rules())
     return enforcer
+
+
+def get_enforcer() -> Any:
+    """The entry point oslo.policy.enforcer: of oslopolicy-validator, -list-redundant and -policy-generator.
+
+    These programs have parsed their arguments into oslo.config's global object, pass nothing, and read that object
+    afterwards; so it is used here, and nowhere else. Without --config-file, reads the default files of cyborg_quota.
+    """
+    conf = cfg.CONF
+    if not conf.config_file and not conf.config_dir:
+        files = cfg.find_config_files(project=loading.PROJECT, prog=loading.PROJECT)
+        conf([], project=loading.PROJECT, default_config_files=files)
+    return make_enforcer(conf)
 
 
 def credentials(context: Context) -> dict[str, Any]:

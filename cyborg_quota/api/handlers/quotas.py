@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits and the usage of a project, over all pods and in one, the default limits, and what would be granted."""
+"""The limits, minimums and usage of a project, over all pods and in one, the defaults, and what would be granted."""
 
 from __future__ import annotations
 
@@ -251,6 +251,25 @@ def with_warnings(call: Call, answer: Json, limits: Mapping[str, Any]) -> Json:
 def unset_limits(call: Call) -> None:
     """DELETE /v2/quotas/{project_id}"""
     operations.delete_limits(call, call.project_id, _pod(call, call.query), call.query.get("reason"))
+
+
+def set_minimums(call: Call) -> Json:
+    """PUT /v2/quotas/{project_id}/minimums"""
+    wanted, dry_run = call.body["minimums"], call.body.get("dry_run", False)
+    problems: list[str] = []
+    try:
+        changes = call.engine.limits.set_minimums(
+            call.context, wanted, call.project_id, reason=call.body.get("reason"), dry_run=dry_run
+        )
+    except exceptions.LimitRefused as refused:
+        if not dry_run:
+            raise
+        changes, problems = refused.changes, refused.problems
+    return {
+        "changes": [render("PlannedChange", change) for change in changes],
+        "problems": problems,
+        "warnings": operations.warnings_of_minimums(call, call.project_id, wanted),
+    }
 
 
 def check(call: Call) -> Json:
