@@ -186,7 +186,7 @@ def read_states(
     """The state that these projects share, without a path, and their states, sorted, in one statement.
 
     Each project must have a row in ``projects``; every project with usage rows has one. None: of all projects that have
-    a usage row or a limit of their own. ``pod``: also the rows of this pod.
+    a usage row, a limit of their own, or a budget. ``pod``: also the rows of this pod.
     """
     if project_ids is not None and len(project_ids) <= MAX_PROJECTS:
         query = _query(dialects.of(connection), "projects", _which(pod))
@@ -194,7 +194,8 @@ def read_states(
     else:
         parents, shared = read_tree(connection, pod)
     if project_ids is None:
-        project_ids = {key.project_id for key in [*shared.counters, *shared.project_limits]} - {TOTAL}
+        keys = [*shared.counters, *shared.project_limits, *shared.budgets]
+        project_ids = {key.project_id for key in keys} - {TOTAL}
     return shared, states_of(parents, shared, project_ids)
 
 

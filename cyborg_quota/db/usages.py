@@ -158,7 +158,7 @@ def values(posting: Posting) -> tuple[int, ...]:
         max_subtree - counted if counted > 0 else _NO_BOUND,
         max_metered,
         posting.ahead if has_budget else 0,
-        posting.until if posting.until is not None and posting.grows else _NO_END,
+        min(posting.until, _NO_END) if posting.until is not None and posting.grows else _NO_END,
     )
 
 
