@@ -324,6 +324,10 @@ class Hours(EnforcedSubject):
         if project_id is None or tree:
             validation.admin_only(context, "report_usage")
         named = None if project_id is None else validation.project_of(context, project_id)
+        _check_dates(start, until)
+        if after is not None:
+            owner, resource, month = after
+            after = validation.check_name("marker", owner), validation.check_name("marker", resource), month
         months = range(clock.month_number(start), clock.month_number(until) + 1)
         if not months or months[0] < 0:
             raise exceptions.InvalidRequest(
@@ -401,11 +405,12 @@ def _span(
 ) -> tuple[int | None, int | None, int | None]:
     """The length of a period in months, and the first month and the one after the last one of a single period."""
     if start is None and until is None:
-        if every not in PERIODS:
+        if not isinstance(every, str) or every not in PERIODS:
             raise exceptions.InvalidRequest(f"A period is {', '.join(PERIODS)}, not {validation.text_of(every)}.")
         return PERIODS[every], None, None
     if start is None or until is None:
         raise exceptions.InvalidRequest(f"A single period needs its start and its end; only {start or until} is given.")
+    _check_dates(start, until)
     if wrong := [day for day in (start, until) if day.day != 1]:
         raise exceptions.InvalidRequest(f"A period begins and ends with the first day of a month, not {wrong[0]}.")
     starts, ends = clock.month_number(start), clock.month_number(until)
@@ -414,6 +419,12 @@ def _span(
             f"A period must end after it begins, and begin in 2020 or later: {start} to {until}."
         )
     return None, starts, ends
+
+
+def _check_dates(*days: object) -> None:
+    for day in days:
+        if not isinstance(day, datetime.date):
+            raise exceptions.InvalidRequest(f"A month is given by a date of it, not by {validation.text_of(day)}.")
 
 
 def _values(budget: Budget) -> dict[str, Any]:

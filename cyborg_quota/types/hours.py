@@ -57,6 +57,11 @@ class Budget:
         return begin, begin + self.months
 
 
+def _text(hours: float) -> str:
+    """As in 1000 or 1000.5, never with an exponent."""
+    return f"{hours:.1f}".removesuffix(".0")
+
+
 class BudgetUse(NamedTuple):
     """What was used of a budget at one moment. Hours, and naive times in UTC.
 
@@ -81,11 +86,11 @@ class BudgetUse(NamedTuple):
     def describe(self, requested: int) -> str:
         """Why an amount does not fit, in words."""
         hours = "hour" if self.ahead == 1 else f"{self.ahead} hours"
-        spent = f"has not enough left of its {self.hours:g} hours for the next {hours}"
+        spent = f"has not enough left of its {_text(self.hours)} hours for the next {hours}"
         if self.spent is not None and self.held is not None and self.left is not None:
             needed = (self.held + requested) * self.ahead
             spent = (
-                f"has spent {self.spent:.1f} of {self.hours:g} hours since {self.begins:%Y-%m-%d}; {self.held} are"
+                f"has spent {self.spent:.1f} of {_text(self.hours)} hours since {self.begins:%Y-%m-%d}; {self.held} are"
                 f" held, and {requested} more need {needed:.1f} hours for the next {hours}; {self.left:.1f} are left"
             )
         then = "The next period begins" if self.is_repeated else "The budget ends"
@@ -164,7 +169,7 @@ class BudgetNotice:
     now: int
 
     def __str__(self) -> str:
-        spent = f"spent {self.spent} of {self.hours:g} hours since {self.since}"
+        spent = f"spent {self.spent} of {_text(self.hours)} hours since {self.since}"
         return f"project {self.project_id}, resource {self.resource}: {self.where} ({spent})"
 
     @property

@@ -82,6 +82,15 @@ class TestBound(BudgetTestCase):
         self.quotas.release(self.cms, held)
         self.assert_fits(1)
 
+    def test_large_numbers_are_written_in_full(self) -> None:
+        self.hours.set_budget(ADMIN, {"gpu": 1_234_567}, "physics")
+        self.hours.adjust(ADMIN, {"gpu": 1_234_567}, "physics")
+        for context in (ADMIN, self.cms):
+            error = self.assertRaises(
+                exceptions.BudgetExceeded, self.engine.reserve, context, {"gpu": 1}, project_id="cms"
+            )
+            self.assertIn(" 1234567 hours ", str(error))
+
     def test_at_three_levels_the_least_binds(self) -> None:
         for project_id, hours in (("org", 100), ("physics", 12), ("cms", 50)):
             self.hours.set_budget(ADMIN, {"gpu": hours}, project_id)
@@ -271,6 +280,13 @@ class TestRules(BudgetTestCase):
             (lambda: self.hours.delete_budget(ADMIN, "p", ["g\0"]), "control characters"),
             (lambda: self.hours.list_budgets(ADMIN, above=-1), "-1"),
             (lambda: self.hours.report(ADMIN, day, datetime.date(2026, 1, 1)), "2026-12 (the last is 2026-01)"),
+            (lambda: self.hours.report(ADMIN, "2026-12", day), "not by 2026-12"),  # type: ignore[arg-type]
+            (lambda: self.hours.report(ADMIN, day, day, after=("a\0", "gpu", day)), "control characters"),
+            (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", every=["month"]), "month"),  # type: ignore[arg-type]
+            (
+                lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", start="2026-01-01", until="2027-01-01"),  # type: ignore[arg-type]
+                "not by 2026-01-01",
+            ),
         ):
             self.assert_refused(call, named)
         self.assertEqual([], self.hours.list_budgets(ADMIN))
