@@ -18,9 +18,9 @@ from cyborg_quota.api import schemas
 from cyborg_quota.api.call import Call, render_columns
 from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.handlers import history, lists, overrides, quotas, totals, tree
-from cyborg_quota.surface import arguments, table
+from cyborg_quota.surface import arguments, paging, table
 from cyborg_quota.surface import operations as surface
-from cyborg_quota.surface.operations import Route, Schema
+from cyborg_quota.surface.operations import Route, Schema, described
 
 _NO_QUERY: Final[Mapping[str, Schema]] = {}
 
@@ -225,7 +225,7 @@ _BY_HAND: Final = (
         policy.OVER,
         quotas.list_over,
         answer="OverList",
-        query=schemas.PAGE,
+        query={**schemas.PAGE, "marker": described(paging.WORDS, "Start after this entry.")},
         errors=(409,),
     ),
     Operation(

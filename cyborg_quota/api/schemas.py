@@ -65,6 +65,7 @@ _LIMIT: Final[Schema] = {
     "description": f"{UNLIMITED} means unlimited.",
 }
 _FORCE_PROJECT: Final = described(BOOLEAN, "Do not ask Keystone whether the project exists.")
+_FORCE: Final = described(BOOLEAN, "Permit limits below a minimum, or below what is used and promised to minimums.")
 _REASON: Final = described(REASON, "Why the limits are changed: one line, for the history.")
 _MINIMUM: Final = described(COUNT, "What the project, with all below it, can always reach. Missing: no minimum is set.")
 _PROMISED: Final = described(
@@ -157,8 +158,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "pod": described(NAME, "Set limits in this pod, which apply in addition to those over all pods."),
             "force": described(
                 BOOLEAN,
-                "Permit limits below the usage of the project, which is not changed; and do not ask Keystone whether "
-                "the project exists.",
+                "Permit limits below the usage of the project, which is not changed, or below what is promised to "
+                "minimums; and do not ask Keystone whether the project exists.",
             ),
             "reason": _REASON,
         },
@@ -186,7 +187,11 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "SetTotals": object_of(
         {
             "quota": described(by_resource(ref("TotalLimit")), "New total limits; those of other resources stay."),
-            "force": described(BOOLEAN, "Permit limits below the usage of all projects, which is not changed."),
+            "force": described(
+                BOOLEAN,
+                "Permit limits below the usage of all projects, which is not changed, or below what is promised to "
+                "minimums.",
+            ),
             "reason": _REASON,
         },
         optional=("force", "reason"),
@@ -195,9 +200,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
         {
             "minimums": described(by_resource(COUNT), "New minimums; those of other resources stay. 0 removes one."),
             "dry_run": described(BOOLEAN, "Write nothing, and return what would change, and what would refuse it."),
+            "force": _FORCE_PROJECT,
             "reason": _REASON,
         },
-        optional=("dry_run", "reason"),
+        optional=("dry_run", "force", "reason"),
     ),
     "MinimumChanges": object_of(
         {
@@ -212,9 +218,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 by_resource({**_LIMIT, "type": ["integer", "null"]}),
                 "New limits; the others stay. null removes a default.",
             ),
+            "force": _FORCE,
             "reason": _REASON,
         },
-        optional=("reason",),
+        optional=("force", "reason"),
     ),
     "Preview": object_of(
         {
@@ -224,8 +231,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "pod": described(NAME, "The limits of the project in this pod."),
             "start": described(TIME, "With until: when the limits begin to apply. Default: now."),
             "until": described(TIME, "The limits are overrides, which apply until this time."),
+            "force": _FORCE,
         },
-        optional=("project_id", "total", "pod", "start", "until"),
+        optional=("project_id", "total", "pod", "start", "until", "force"),
     ),
     "PlannedChange": object_of(
         {
@@ -318,7 +326,11 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 },
                 optional=("start",),
             ),
-            "force": _FORCE_PROJECT,
+            "force": described(
+                BOOLEAN,
+                "Permit limits below a minimum, or below what is used and promised to minimums; and do not ask "
+                "Keystone whether the project exists.",
+            ),
             "reason": _REASON,
         },
         optional=("force", "reason"),

@@ -81,12 +81,13 @@ def read_document(file: str) -> object:
 
 Import = base.generate(
     Operation(
-        """Change limits and the project tree to match a YAML file; all of it or nothing.
+        """Change limits and the project tree to match a YAML file.
 
-        Prints the changes; pod is that of a limit per pod. Limits and projects that
-        the file does not mention stay unchanged. Each project is moved to its
-        position in the file (at the top level it has no parent); a limit of null is
-        removed. If the changes are refused, the error has the first ten reasons;
+        All limits of projects and places in the tree are changed, or none; the total
+        limits, and then the minimums, follow. Prints the changes; pod is that of a
+        limit per pod. Limits and projects that the file does not mention stay
+        unchanged. Each project is moved to its position in the file (at the top level
+        it has no parent); a limit of null is removed. If the changes are refused, the error has the first ten reasons;
         `cyborg-quota -v limits import` logs the others.
         """,
         "cyborg-quota limits import limits.yaml --dry-run",

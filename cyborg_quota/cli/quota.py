@@ -361,6 +361,7 @@ def _set(
     if minimum:
         if project_id is None or (pod, start, until) != (None, None, None):
             raise BadUsage("--minimum needs a project, and cannot be combined with --pod, --from and --until.")
+        run.notice = projects.new_project_notice(run.app, run.parsed) if any(limits.values()) else None
         return _set_minimums(run, project_id, limits, reason=reason, dry_run=dry_run)
     run.notice = projects.new_project_notice(run.app, run.parsed)
     remedy = "unset" if pod is None else f"unset --pod {pod}"
@@ -368,7 +369,7 @@ def _set(
     force = run.parsed.force_project
     if dry_run:
         span = None if until is None else (start, until)
-        changes, run.refusal = operations.preview(run, limits, project_id, pod, span, total=total)
+        changes, run.refusal = operations.preview(run, limits, project_id, pod, span, total=total, force=force)
         return changes
     if total:
         run.engine.limits.set_total_limits(run.context, limits, reason=reason, force=force)
@@ -438,7 +439,14 @@ Set = base.generate(
         _set,
         (
             *_SCOPE,
-            arguments.FORCE_PROJECT,
+            Argument(
+                "--force",
+                action="store_true",
+                rest="force",
+                dest="force_project",
+                help="permit a limit below a minimum, or below what is used and promised to minimums; and an ID of a "
+                "project that Keystone does not have",
+            ),
             Argument("--minimum", action="store_true", help="the amounts are minimums, not limits"),
             Argument(
                 "--from",

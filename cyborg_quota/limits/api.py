@@ -92,7 +92,7 @@ class Limits(Minimums):
         reason: str | None = None,
         generation: int | None = None,
         force: bool = False,
-    ) -> None:
+    ) -> int | None:
         """Set several limits ({resource: limit}) of a project, or defaults, atomically. The limit None removes one.
 
         With a ``pod``, they limit what the project (with an enforcement model that limits the usage of descendants:
@@ -100,13 +100,14 @@ class Limits(Minimums):
         also the policy rule cyborg_quota:pod:see, with the parent of the project. Raises PodNotFound, unless limits are
         only removed. ``generation``: raise LimitsChanged, and change nothing, unless it is that of the project's
         limits: see generation_of. ``force``: also below a minimum, or below what is used and promised to minimums.
+        Returns the generation that the project's limits have then; None for defaults.
         """
         if not isinstance(limits, Mapping):
             raise exceptions.InvalidRequest(f"Limits must map resources to limits, not be a {type(limits).__name__}.")
         checked = {
             resource: None if limit is None else validation.check_limit(limit) for resource, limit in limits.items()
         }
-        self._set(
+        return self._set(
             context, "set_limits", checked, project_id, reason=reason, pod=pod, generation=generation, force=force
         )
 
@@ -127,7 +128,7 @@ class Limits(Minimums):
         pod: str | None = None,
         generation: int | None = None,
         force: bool = False,
-    ) -> None:
+    ) -> int | None:
         if project_id is None:
             validation.admin_only(context, action)
         project_id, pod = validation.optional_name("project_id", project_id), validation.optional_name("pod", pod)
@@ -139,7 +140,7 @@ class Limits(Minimums):
             if pod is not None:
                 raise exceptions.InvalidRequest("A limit per pod is one of a project: name the project.")
             self._changes.apply(Document(dict(sorted(checked.items())), {}, {}), author, force=force)
-            return
+            return None
         keys = {ResourceKey(resource, pod or ""): limit for resource, limit in checked.items()}
 
         def allow(parent_id: str | None) -> None:
@@ -150,7 +151,7 @@ class Limits(Minimums):
                 self._driver.require_pod(pod)
 
         with self._redacted(context):
-            self._changes.set_limits(project_id, keys, author, allow, generation, force=force)
+            return self._changes.set_limits(project_id, keys, author, allow, generation, force=force)
 
     @admin_call
     def list_limits(
@@ -281,7 +282,7 @@ class Limits(Minimums):
             parents, state = self._database.read(path_state.read_tree)
             tree = LimitTree(dict(state.defaults), dict(state.project_limits), parents, initial_limits)
             nodes = limit_tree.walk(tree.roots, tree.children_of)
-            return limit_tree.rows(tree, state.counters, nodes, self.limit_if_missing)
+            return limit_tree.rows(tree, state.counters, nodes, self.limit_if_missing, self._resources.names())
 
         def read(connection: Connection) -> tuple[list[tuple[int, str]], list[PathState]]:
             edges = LimitTree({}, {}, projects.subtree_edges(connection, top), initial_limits)
@@ -325,13 +326,14 @@ class Limits(Minimums):
             counters = {UsageKey(nodes[0][1], name): Counters() for name in self._resources.names()} | counters
             for limits in self._source.bounds(states, {key.resource for key in counters}):
                 tree.project_limits.update((constraint.key, constraint.limit) for constraint in limits.constraints)
-        return limit_tree.rows(tree, counters, nodes, self.limit_if_missing)
+        return limit_tree.rows(tree, counters, nodes, self.limit_if_missing, self._resources.names())
 
     @admin_call
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
         """A project and its ancestors, root first; one row per resource."""
         state, tree = self._path(validation.check_name("project_id", project_id))
-        return limit_tree.rows(tree, state.counters, enumerate(reversed(state.project_ids)), self.limit_if_missing)
+        nodes = enumerate(reversed(state.project_ids))
+        return limit_tree.rows(tree, state.counters, nodes, self.limit_if_missing, self._resources.names())
 
     def _path(self, project_id: str) -> tuple[PathState, LimitTree]:
         """The usage of a project and its ancestors, read in one statement; and their limits. Raises LimitsReadOnly."""
@@ -396,9 +398,12 @@ class Limits(Minimums):
         self._changes.set_totals(self._check_totals(limits), self._author(context, reason), force=force)
 
     @admin_call
-    def preview_total_limits(self, context: Context, limits: Mapping[str, int]) -> list[RecordedChange]:
+    def preview_total_limits(
+        self, context: Context, limits: Mapping[str, int], *, force: bool = False
+    ) -> list[RecordedChange]:
         """The changes that ``set`` would make. Writes nothing. Raises the errors of ``set``."""
-        return self._changes.apply(Document({}, {}, {}, totals=self._check_totals(limits)), Author(), dry_run=True)
+        document = Document({}, {}, {}, totals=self._check_totals(limits))
+        return self._changes.apply(document, Author(), dry_run=True, force=force)
 
     @admin_call
     def unset_total_limits(self, context: Context, resources: Iterable[str], *, reason: str | None = None) -> None:
@@ -526,7 +531,13 @@ class Limits(Minimums):
 
     @admin_call
     def import_limits(
-        self, context: Context, document: object, *, dry_run: bool = False, reason: str | None = None
+        self,
+        context: Context,
+        document: object,
+        *,
+        dry_run: bool = False,
+        reason: str | None = None,
+        force: bool = False,
     ) -> list[RecordedChange]:
         """Apply a document to the limits and the project tree. Returns the changes.
 
@@ -534,14 +545,14 @@ class Limits(Minimums):
         transactions of their own, before which other calls may take what the limits leave.
         Limits and projects that the document does not contain stay unchanged. The position of a project in the
         document determines its parent. A limit None is removed. ``dry_run`` writes nothing, and returns or raises the
-        same as the import.
+        same as the import. ``force``: as in set_limits.
         Raises InvalidDocument, UnknownResource, PodNotFound, LimitRefused (with every problem, and the changes).
         """
         changes = self._changes
         wanted = documents.read(document)
         validation.refuse_unknown(wanted.resources, self._resources)
         author = self._author(context, reason) if not dry_run else Author()
-        made = changes.apply(wanted, author, operation="import", dry_run=dry_run)
+        made = changes.apply(wanted, author, operation="import", dry_run=dry_run, force=force)
         if not dry_run:
             self._import_minimums(context, [change for change in made if change.action == "set minimum"], reason)
         return made

@@ -128,10 +128,13 @@ class LimitChanges:
         generation: int | None = None,
         *,
         force: bool = False,
-    ) -> None:
-        """Set limits of a project, all or none. None removes a limit. Raises LimitRefused, LimitsChanged."""
+    ) -> int:
+        """Set limits of a project, all or none. None removes a limit. Returns the generation that they have then.
 
-        def work(connection: Connection, family: Timeline) -> tuple[bool, RecordedChanges | None]:
+        Raises LimitRefused, LimitsChanged.
+        """
+
+        def work(connection: Connection, family: Timeline) -> tuple[int, RecordedChanges | None]:
             if generation not in (None, change_log.latest(connection, project_id)):
                 raise exceptions.LimitsChanged(project_id)
             changes = []
@@ -141,9 +144,10 @@ class LimitChanges:
                 changes += document.put(after.tree.project_limits, key, limit, project_id, counted)
                 tables.set_limit(connection, key, limit)
             minimum_rules.refuse(self._problems(connection, family, after, changes, force=force), changes)
-            return True, change_log.record(connection, author, changes)
+            recorded = change_log.record(connection, author, changes)
+            return change_log.latest(connection, project_id), recorded
 
-        self._change(functools.partial(self._allowed_parent, project_id, allow), work)
+        return self._change(functools.partial(self._allowed_parent, project_id, allow), work)
 
     def set_overrides(
         self,
@@ -374,7 +378,7 @@ class LimitChanges:
             check_number(planned.overrides, planned.overrides[len(live) :])
             reasons = self._problems(connection, Timeline(before, live, now), planned, changes, force=force)
             following, problems = minimum_rules.plan_import(connection, before.parents, planned, wanted, self._limits)
-            reasons += _too_many(connection, changes) + problems
+            reasons += _too_many(connection, changes) + ([] if force else problems)
             minimum_rules.refuse(reasons, [*changes, *following])
             if dry_run:
                 return [*changes, *following], None
@@ -387,7 +391,11 @@ class LimitChanges:
         change = functools.partial(self._history.change, defaults=wanted.defaults, dry_run=dry_run)
         changes = until_stable(lambda: change(self._database, work))
         if wanted.totals and not dry_run:
-            self.set_totals(wanted.totals, author, operation=operation)
+            try:
+                self.set_totals(wanted.totals, author, operation=operation, force=force)
+            except exceptions.LimitRefused as refused:
+                outcome = "The other limits of the document are set, and no total limit; import it again for these."
+                raise exceptions.LimitRefused(refused.violations, changes, outcome=outcome) from None
         return changes
 
     def set_totals(

@@ -130,9 +130,13 @@ def rows(
     counters: Mapping[UsageKey, Counters],
     projects: Iterable[tuple[int, str]],
     limit_if_missing: int | None,
+    registered: Collection[str],
 ) -> list[TreeRow]:
-    """The limits and usage of these projects, given as (depth, project_id); one row per project and resource."""
-    resources = sorted({*tree.resources, *(key.resource for key in counters if key.is_whole)})
+    """The limits and usage of these projects, given as (depth, project_id); one row per project and resource.
+
+    ``registered``: the resources of the rows if none is limited or used yet, so that every project has a row.
+    """
+    resources = sorted({*tree.resources, *(key.resource for key in counters if key.is_whole)} or registered)
     tree_rows = []
     for depth, name in projects:
         for resource in resources:

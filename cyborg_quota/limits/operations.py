@@ -115,6 +115,7 @@ def preview(
     span: tuple[datetime.datetime | None, datetime.datetime] | None,
     *,
     total: bool,
+    force: bool,
 ) -> tuple[list[RecordedChange], exceptions.LimitRefused | None]:
     """The changes that setting these limits would make, and the error that would refuse them. ``span``: of overrides.
 
@@ -130,17 +131,19 @@ def preview(
     refusal: exceptions.LimitRefused | None = None
     try:
         if total:
-            changes = interface.preview_total_limits(caller.elevated, limits)
+            changes = interface.preview_total_limits(caller.elevated, limits, force=force)
         elif span is not None:
             start, until = span
-            made = interface.set_overrides(caller.elevated, limits, project_id, until, start=start, dry_run=True)
+            made = interface.set_overrides(
+                caller.elevated, limits, project_id, until, start=start, dry_run=True, force=force
+            )
             changes = [
                 RecordedChange("set override", override.project_id, override.resource, None, override.limit, override)
                 for override in made
             ]
         else:
             wanted = _document(interface.list_projects(caller.elevated), limits, project_id, pod)
-            changes = interface.import_limits(caller.elevated, wanted, dry_run=True)
+            changes = interface.import_limits(caller.elevated, wanted, dry_run=True, force=force)
     except exceptions.LimitRefused as error:
         changes, refusal = error.changes, error
     # (An import would also add a project that is not in the tree yet.)

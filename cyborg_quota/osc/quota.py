@@ -248,22 +248,21 @@ def _set(
     path = _path(run, project_id, project_domain, pod, **scope)
     if not limits:
         raise exceptions.CommandError("Give a limit, as in gpu=20.")
-    if minimum and ((pod, start, until) != (None, None, None) or project_id is None or force):
+    if minimum and ((pod, start, until) != (None, None, None) or project_id is None):
         raise exceptions.CommandError(
-            "--minimum needs a project, and cannot be combined with --pod, --from, --until and --force."
+            "--minimum needs a project, and cannot be combined with --pod, --from and --until."
         )
-    if scope["default"] and force:
-        raise exceptions.CommandError("--force cannot be combined with --default.")
     span = _given(start=start and start.isoformat(), until=until and until.isoformat())
     if span and (until is None or pod is not None or path.startswith("/quota_")):
         raise exceptions.CommandError("--from needs --until, which needs a project, and no --pod.")
     if minimum:
-        body = _given(minimums=limits, dry_run=dry_run or None, reason=reason)
+        body = _given(minimums=limits, dry_run=dry_run or None, force=force or None, reason=reason)
         changes = _planned(run, run.client.call("PUT", f"{path}/minimums", body))
         return changes if dry_run else []
     if dry_run:
         owner = urllib.parse.unquote(path.rpartition("/")[2]) if path.startswith("/quotas/") else None
-        wanted = _given(quota=limits, project_id=owner, total=scope["total"] or None, pod=pod, **span)
+        flags = {"total": scope["total"] or None, "force": force or None}
+        wanted = _given(quota=limits, project_id=owner, pod=pod, **flags, **span)
         return _planned(run, run.client.call("POST", "/quota_preview", wanted))
     if span:
         override = {"quota": limits, **span}
@@ -318,7 +317,8 @@ SetQuota = generate(
             Argument(
                 "--force",
                 action="store_true",
-                help="Permit limits below what the project holds, and the ID of a project that Keystone does not have.",
+                help="Permit limits below what the project holds or what is promised to minimums, and the ID of a "
+                "project that Keystone does not have.",
             ),
             Argument(
                 "--minimum",

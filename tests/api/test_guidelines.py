@@ -7,6 +7,7 @@ import datetime
 import threading
 import urllib.parse
 from typing import Any
+from unittest import mock
 
 import testscenarios
 import webob
@@ -112,6 +113,20 @@ class TestIfMatch(GuidelinesTestCase):
         for any_state in (None, "*"):
             self.assertEqual(200, self.put(13, any_state).status_int)
         self.assertEqual(400, self.put(14, "17").status_int)
+
+    def test_the_answer_has_the_generation_that_it_has_made(self) -> None:
+        """Not that of another admin's change meanwhile, which the caller has not seen."""
+        set_limits = type(self.engine.limits).set_limits
+
+        def overtaken(*arguments: Any, **options: Any) -> Any:
+            answer = set_limits(*arguments, **options)
+            set_limits(self.engine.limits, base.ADMIN, {"gpu": 12}, "higgs")
+            return answer
+
+        with mock.patch.object(type(self.engine.limits), "set_limits", overtaken):
+            answer = self.put(11)
+        self.assertEqual(412, self.put(13, answer.headers["ETag"]).status_int)
+        self.assertEqual(12, self.ask(QUOTA).json["quota"]["gpu"])
 
     def test_what_changes_the_generation(self) -> None:
         """Only what PUT would overwrite: neither usage, nor an override, nor another project's limit."""

@@ -40,6 +40,18 @@ class TestMinimums(test_osc.OscTestCase):
         ):
             self.ask("/v2/quotas/detector/minimums", who, "PUT", {"minimums": {"gpu": 1}}, status)
 
+    def test_a_default_below_it_needs_force(self) -> None:
+        admin = self.engine.limits
+        admin.set_limits(base.ADMIN, {"gpu": 5})
+        admin.add_project(base.ADMIN, "lab")
+        self.assertEqual(([], 0), self.set("--minimum", "--force", "gpu=5", "lab"))
+        self.ask("/v2/quota_defaults", method="PUT", body={"quota": {"gpu": 4}}, status=409)
+        rows, status = self.set("--default", "--dry-run", "gpu=4")
+        self.assertEqual((1, 4), (status, rows[0]["After"]))
+        self.assertEqual(0, self.set("--default", "--dry-run", "--force", "gpu=4")[1])
+        self.assertEqual(([], 0), self.set("--default", "--force", "gpu=4"))
+        self.assertEqual(4, admin.list_defaults(base.ADMIN)["gpu"])
+
     def minimums(self) -> dict[str, int]:
         rows = self.fetch("SELECT project_id, minimum FROM quota_usages WHERE minimum > 0")
         return {row.project_id: row.minimum for row in rows}

@@ -104,6 +104,42 @@ class TestOtherLimitDrivers(ApplicationTestCase):
             self.assertNotIn("cannot be set", error["detail"])
 
 
+class TestWithoutLimits(ApplicationTestCase):
+    """A tree of which nothing is limited or used yet."""
+
+    def make_cloud(self) -> None:
+        for project_id, parent_id in server.TREE.items():
+            self.engine.limits.add_project(base.ADMIN, project_id, parent_id)
+
+    def test_the_tree(self) -> None:
+        nodes, path = [], "/v2/quotas/physics/tree?limit=1"
+        while path:
+            answer = self.ask(path).json
+            nodes += answer["tree"]
+            path = answer["tree_links"][0]["href"] if "tree_links" in answer else ""
+        self.assertEqual(nodes, self.ask("/v2/quotas/physics/tree").json["tree"])
+        self.assertEqual(["physics", "higgs", "detector", "simulation"], [node["project_id"] for node in nodes])
+        self.assertEqual({"fpga", "gpu"}, nodes[0]["quota"].keys())
+        rows = self.engine.limits.tree(base.ADMIN)
+        self.assertEqual(server.TREE.keys(), {row.project_id for row in rows})
+
+
+class TestLongNames(ApplicationTestCase):
+    def test_the_pages_of_what_exceeds_a_limit(self) -> None:
+        self.conf.set_override("max_limit", 1, "api")
+        self.application = server.make_application(self.conf, deploy_engine(self))
+        for name in ("\u00e4" * 100, "z" * 255):
+            self.engine.limits.set_limits(base.ADMIN, {"gpu": 1}, name)
+            self.engine.reserve(base.Context(name), {"gpu": 1})
+            self.engine.limits.set_limits(base.ADMIN, {"gpu": 0}, name)
+        found, path = [], "/v2/quota_over"
+        while path:
+            answer = self.ask(path).json
+            found += [row["project_id"] for row in answer["over"]]
+            path = answer["over_links"][0]["href"] if "over_links" in answer else ""
+        self.assertEqual({"\u00e4" * 100, "z" * 255}, set(found))
+
+
 class TestAnUnregisteredResource(ApplicationTestCase):
     def test_what_binds(self) -> None:
         """It is held, and cannot be reserved: not because of the limit of the project."""

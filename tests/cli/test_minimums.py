@@ -83,7 +83,16 @@ class MinimumTest(LimitTestCase):
         ended = self.call("set", "gpu=3", "higgs")
         self.assertEqual(1, ended.status)
         self.assertIn("the limit of higgs in gpu would be 3; its minimum is 4", ended.err)
+        for more in ([], ["--until", "2999-01-01"]):
+            planned = self.call("set", "--dry-run", "gpu=3", "higgs", *more)
+            self.assertEqual((1, True), (planned.status, "its minimum is 4" in planned.err))
+            self.good("set", "--force", "--dry-run", "gpu=3", "higgs", *more)
         self.done("set", "--force", "gpu=3", "higgs")
+
+    def test_of_a_new_project(self) -> None:
+        """Without Keystone, an id may be mistyped."""
+        self.done("set", "--default", "gpu=2")
+        self.assertIn("Project 'typo' is new", self.call("set", "--minimum", "gpu=2", "typo").err)
 
     def test_misuse(self) -> None:
         for argv in (["--default", "gpu=4"], ["gpu=4", "higgs", "--pod", "p"], ["gpu=4"], ["gpu=-1", "higgs"]):

@@ -13,6 +13,7 @@ import fixtures as fx
 from cyborg_quota import exceptions
 from cyborg_quota.db import projects
 from cyborg_quota.limits import document
+from cyborg_quota.limits.changes import LimitChanges
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
 from cyborg_quota.limits.models import Flat, StrictHierarchy
 from cyborg_quota.types import ResourceKey
@@ -134,6 +135,24 @@ class TestImport(ImportTestCase):
         self.assertIn("children of top would sum up to 10", self.refused(bad)[0])
 
     @on_sqlite
+    def test_a_minimum_that_is_set_between_its_transactions(self) -> None:
+        """The total cannot keep it any more: the error says what is set nevertheless."""
+        self.take(EXAMPLE + "total: {gpu: 50}")
+        set_totals = LimitChanges.set_totals
+
+        def overtaken(*arguments: Any, **options: Any) -> None:
+            if arguments[1] == {"gpu": 4}:
+                self.admin.set_minimums(base.ADMIN, {"gpu": 6}, "higgs")
+            set_totals(*arguments, **options)
+
+        self.patch(LimitChanges, "set_totals", overtaken)
+        text = "{total: {gpu: 4}, projects: [{id: other, limits: {gpu: 7}}]}"
+        error = self.assertRaises(exceptions.LimitRefused, self.take, text)
+        self.assertIn("would be 4; 0 are used there, and 6 more are promised to minimums. The other", str(error))
+        self.assertNotIn("Nothing was changed", str(error))
+        self.assertEqual([7], [one.limit for one in self.admin.list_limits(base.ADMIN, "other") if one.is_own])
+        self.assertEqual([50], [total.limit for total in self.admin.list_total_limits(base.ADMIN)])
+
     def test_too_deep(self) -> None:
         self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.changes.MAX_DEPTH", 3))
         self.take(EXAMPLE)

@@ -243,10 +243,13 @@ class TestChannelPartner(test_project_names.ProjectNamesTestCase):
             ("PUT", "", quota, 200),
             ("POST", "/overrides", until, 201),
             ("PUT", "/tree", {"parent_id": None}, 200),
+            ("PUT", "/minimums", {"minimums": {"gpu": 1}}, 200),
         ]
         for method, path, body, good in calls:
             self.assertEqual((400, True), self.unknown(admin, method, f"/v2/quotas/typo{path}", body))
             self.assertEqual((good, ""), self.ask(admin, method, f"/v2/quotas/{self.physics}{path}", body))
+        # (To remove one needs no request.)
+        self.assertEqual((200, ""), self.ask(admin, "PUT", "/v2/quotas/typo/minimums", {"minimums": {"gpu": 0}}))
         self.assertFalse(self.admin.is_known_project(base.ADMIN, "typo"))
         self.assertEqual((200, ""), self.ask(admin, "PUT", "/v2/quotas/typo", {**quota, "force": True}))
         self.assertEqual((200, ""), self.ask(admin, "PUT", "/v2/quotas/typo", quota))

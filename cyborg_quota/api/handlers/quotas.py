@@ -128,9 +128,8 @@ def preview(call: Call) -> Json:
     """POST /v2/quota_preview"""
     body = call.body
     span = (parse_time("start", body), parse_time("until", body)) if "until" in body else None
-    changes, refusal = operations.preview(
-        call, body["quota"], body.get("project_id"), body.get("pod"), span, total=body.get("total", False)
-    )
+    flags = {name: body.get(name, False) for name in ("total", "force")}
+    changes, refusal = operations.preview(call, body["quota"], body.get("project_id"), body.get("pod"), span, **flags)
     return {
         "changes": [
             render("PlannedChange", change, project_id=None if change.project_id == TOTAL else change.project_id)
@@ -227,7 +226,7 @@ def set_limits(call: Call) -> Json:
             for name, usage in usages.items()
         }
         refuse_below_usage(limits, amounts)
-    call.engine.limits.set_limits(
+    generation = call.engine.limits.set_limits(
         call.context,
         limits,
         call.project_id,
@@ -236,9 +235,11 @@ def set_limits(call: Call) -> Json:
         generation=_generation(call),
         force=call.body.get("force", False),
     )
+    answer = get_limits(call) if pod is None else {}
+    call.headers["ETag"] = f'"{generation}"'  # (another call may have changed the limits since)
     if pod is None:
         given = {resource: limit for resource, limit in limits.items() if limit is not None}
-        return with_warnings(call, {"quota": {**get_limits(call)["quota"], **given}}, limits)
+        return with_warnings(call, {"quota": {**answer["quota"], **given}}, limits)
     return _answer(pod, {resource: limit for resource, limit in {**own, **limits}.items() if limit is not None})
 
 
@@ -256,6 +257,8 @@ def unset_limits(call: Call) -> None:
 def set_minimums(call: Call) -> Json:
     """PUT /v2/quotas/{project_id}/minimums"""
     wanted, dry_run = call.body["minimums"], call.body.get("dry_run", False)
+    if any(wanted.values()):
+        call.require_project(call.project_id)
     problems: list[str] = []
     try:
         changes = call.engine.limits.set_minimums(
@@ -347,5 +350,6 @@ def _defaults(call: Call, read: Callable[[], Mapping[str, int]]) -> Json:
 
 def set_defaults(call: Call) -> Json:
     """PUT /v2/quota_defaults"""
-    call.engine.limits.set_limits(call.elevated, call.body["quota"], reason=call.body.get("reason"))
+    given = {"reason": call.body.get("reason"), "force": call.body.get("force", False)}
+    call.engine.limits.set_limits(call.elevated, call.body["quota"], **given)
     return with_warnings(call, get_all_defaults(call), call.body["quota"])
