@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
+import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -97,7 +98,7 @@ class QuotaAPI:
             path=path,
             query=requests.read_query(req, operation.query),
             body=None if operation.body is None or data is None else requests.parse_body(data, operation.body),
-            url=f"{req.prefix}{req.path}",
+            url=f"{req.prefix}{urllib.parse.quote(req.path)}",  # (falcon has decoded the path)
             max_limit=self._max_limit,
             parent_id=parent_id,
             if_match=req.get_header("If-Match"),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from cyborg_quota.types import UNLIMITED
+from cyborg_quota.types import MAX_AMOUNT, UNLIMITED
 
 Row = dict[str, Any]
 
@@ -23,7 +23,7 @@ def usage(resource: str, detail: Mapping[str, Any]) -> Row:
     limit, fits, bound = detail["limit"], detail["fits"], detail["bound_by"]
     in_use, amount = detail["in_use"], detail["in_use"] + detail["reserved"]
     is_limited = limit is not None and limit != UNLIMITED
-    is_unbounded = fits == UNLIMITED or (bound is not None and bound["scope"] == "counter")
+    is_unbounded = fits == UNLIMITED or (bound is not None and bound["scope"] == "counter" and fits > MAX_AMOUNT // 2)
     used_percent = _percent(in_use, limit) if is_limited else 0
     return {
         **detail,

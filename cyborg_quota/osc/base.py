@@ -123,7 +123,8 @@ def _call(operation: Operation, route: Route, run: Run, **given: Any) -> Any:
     client, domain = run.client, given.pop("project_domain", None)
     for name in _PROJECTS:
         if name in given and (given[name] is not None or f"{{{name}}}" in route.path):
-            given[name] = project_id(client.manager, given[name], domain)
+            is_id = name != "parent_id" and bool(given.get("force_project"))
+            given[name] = project_id(client.manager, given[name], domain, force=is_id)
     in_path = re.findall(r"\{(\w+)\}", route.path)
     several = [given.pop(name) if isinstance(given[name], list) else [given.pop(name)] for name in in_path]
     limit = given.pop("limit", None)

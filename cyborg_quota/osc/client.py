@@ -51,9 +51,9 @@ class QuotaClient:
             raise exceptions.CommandError(_message(answer))
         return answer.json() if answer.content else None
 
-    def path(self, project: str | None, project_domain: str | None) -> str:
-        """The path of the calls for a project, which the arguments of OWN_PROJECT name."""
-        return f"/quotas/{quoted(project_id(self.manager, project, project_domain))}"
+    def path(self, project: str | None, project_domain: str | None, *, force: bool = False) -> str:
+        """The path of the calls for a project, which the arguments of OWN_PROJECT name. ``force``: see project_id."""
+        return f"/quotas/{quoted(project_id(self.manager, project, project_domain, force=force))}"
 
     def _endpoint(self) -> str:
         """The endpoint of the catalog, whether or not it ends in the version."""
@@ -102,8 +102,11 @@ OWN_PROJECT: Final = (
 )
 
 
-def project_id(manager: Any, project: str | None, domain: str | None) -> str:
-    """The id of a project; None: that of the token. Raises CommandError, or an error of openstacksdk."""
+def project_id(manager: Any, project: str | None, domain: str | None, *, force: bool = False) -> str:
+    """The id of a project; None: that of the token. Raises CommandError, or an error of openstacksdk.
+
+    ``force``: what Keystone has no project for is an id.
+    """
     if project is None:
         own = manager.auth_ref.project_id
         if own is None:
@@ -115,6 +118,10 @@ def project_id(manager: Any, project: str | None, domain: str | None) -> str:
         if domain is not None:
             query["domain_id"] = identity.find_domain(domain, ignore_missing=False).id
         return str(identity.find_project(project, ignore_missing=False, **query).id)
+    except sdk.NotFoundException:
+        if not force or domain is not None:
+            raise
+        return project
     except sdk.ForbiddenException:
         # The user may not list projects: it is one of the user's own projects, or an id.
         listed = identity.get("/auth/projects").json()["projects"]

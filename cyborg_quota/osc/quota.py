@@ -214,7 +214,16 @@ _SCOPE: Final = (
 )
 
 
-def _path(run: Run, project: str | None, domain: str | None, pod: str | None, *, default: bool, total: bool) -> str:
+def _path(
+    run: Run,
+    project: str | None,
+    domain: str | None,
+    pod: str | None,
+    *,
+    default: bool,
+    total: bool,
+    force: bool = False,
+) -> str:
     """The path of the limits of a project, of the defaults, or of the totals."""
     if default or total:
         if project is not None or pod is not None:
@@ -222,7 +231,7 @@ def _path(run: Run, project: str | None, domain: str | None, pod: str | None, *,
         return "/quota_defaults" if default else "/quota_totals"
     if project is None:
         raise exceptions.CommandError("Name a project, or give --default or --total.")
-    return run.client.path(project, domain)
+    return run.client.path(project, domain, force=force)
 
 
 def _given(**values: Any) -> dict[str, Any]:
@@ -245,7 +254,7 @@ def _set(
     dry_run: bool,
     **scope: bool,
 ) -> list[Mapping[str, Any]]:
-    path = _path(run, project_id, project_domain, pod, **scope)
+    path = _path(run, project_id, project_domain, pod, force=force, **scope)
     if not limits:
         raise exceptions.CommandError("Give a limit, as in gpu=20.")
     if minimum and ((pod, start, until) != (None, None, None) or project_id is None):

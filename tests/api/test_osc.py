@@ -37,6 +37,9 @@ from tests.cli import base as cli
 
 
 class OscTestCase(server.ApiTestCase):
+    unknown: Exception = sdk.ForbiddenException()
+    """What Keystone answers to a search for a project."""
+
     def ask(self, path: str, who: str = server.ADMIN, method: str = "GET", body: Any = None, status: int = 200) -> Any:
         """Make a call, whose answer must have this status. Returns its body."""
         request = webob.Request.blank(path, method=method, headers={"X-Auth-Token": who}, json=body)
@@ -62,7 +65,7 @@ class OscTestCase(server.ApiTestCase):
         """
 
         def find_project(*_arguments: Any, **_options: Any) -> Any:
-            raise sdk.ForbiddenException
+            raise self.unknown
 
         own = types.SimpleNamespace(json=lambda: {"projects": []})
         identity = types.SimpleNamespace(find_project=find_project, get=lambda _path: own)
@@ -85,6 +88,17 @@ class TestCommands(OscTestCase):
         rows, status = self.run_command(kind, *arguments)
         self.assertEqual(0, status)
         return [tuple(row.values()) for row in rows]
+
+    def test_force_permits_the_id_of_a_project_that_keystone_does_not_have(self) -> None:
+        self.unknown = sdk.NotFoundException("No Project found for gone")
+        for kind, words in (
+            (quota.SetQuota, ("gpu=0", "gone")),
+            (quota.project_set, ("gone", "--no-parent")),
+            (quota.budget_set, ("--hours", "gpu=5", "gone")),
+        ):
+            self.assertRaises(sdk.NotFoundException, self.run_command, kind, *words)
+            self.run_command(kind, "--force", *words)
+        self.assertTrue(self.engine.limits.is_known_project(base.ADMIN, "gone"))
 
     def test_what_is_shown(self) -> None:
         self.assertEqual([("fpga", 0), ("gpu", 20)], self.rows(quota.ShowQuota, "higgs"))

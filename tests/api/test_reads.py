@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import urllib.parse
 from typing import Any
 
 from cyborg_quota.limits.sources.config import NoopLimitDriver
@@ -122,6 +123,28 @@ class TestWithoutLimits(ApplicationTestCase):
         self.assertEqual({"fpga", "gpu"}, nodes[0]["quota"].keys())
         rows = self.engine.limits.tree(base.ADMIN)
         self.assertEqual(server.TREE.keys(), {row.project_id for row in rows})
+
+
+class TestUnusualNames(ApplicationTestCase):
+    NAMES = ("a?b", "x%2Fy", "a b#c", "r\u00e4ck", "\u65e5")
+
+    def test_links_and_addresses(self) -> None:
+        """They are ASCII, and name the same project."""
+        self.conf.set_override("max_limit", 2, "api")
+        self.application = server.make_application(self.conf, deploy_engine(self))
+        for name in self.NAMES:
+            path = f"/v2/quotas/{urllib.parse.quote(name, safe='')}"
+            for limit in (1, 2, 3):
+                self.engine.limits.set_limit(base.ADMIN, "gpu", limit, name)
+            body = {"override": {"quota": {"gpu": 9}, "until": "2999-01-01T00:00:00Z"}}
+            made = self.ask(f"{path}/overrides", method="POST", json=body)
+            address = made.headers["Location"]
+            self.assertTrue(address.isascii(), address)
+            self.assertEqual(name, self.ask(address).json["override"]["project_id"])
+            page = self.ask(f"{path}/history").json
+            found, link = page["history"], page["history_links"][0]["href"]
+            found += self.ask(link).json["history"]
+            self.assertEqual(4, len(found), link)
 
 
 class TestLongNames(ApplicationTestCase):

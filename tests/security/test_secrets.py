@@ -196,6 +196,7 @@ class TestKeystone(SecretsTestCase):
             {},
             {"auth_url": f"http://quota:{QUOTED}@127.0.0.1:{free_port()}/v3"},
             {"auth_url": f"http://127.0.0.1:1/v3?token={QUOTED}"},
+            {"auth_url": f"http://quota:{QUOTED}[@127.0.0.1:1/v3"},
             {"auth_url": "http://nowhere.invalid/v3"},
             {"auth_type": "v3password"},
             {"auth_type": "v2password"},

@@ -46,6 +46,11 @@ class TestBars(base.BaseTestCase):
     def length(self, one: rows.Row) -> int:
         return one["used_percent"] + one["reserved_percent"]
 
+    def test_the_width_of_a_counter_that_is_nearly_full_bounds(self) -> None:
+        bound = {"project_id": "p", "scope": "counter", "limit": 2**31 - 1}
+        for fits, shown in ((0, 0), (2**30 - 1, 2**30 - 1), (2**30, None)):
+            self.assertEqual(shown, usage(UNLIMITED, fits=fits, bound_by=bound)["bounded_fits"])
+
     def test_over_and_full(self) -> None:
         self.assertEqual([False, True], [usage(5, held)["is_over"] for held in (5, 6)])
         self.assertEqual([False, False], [usage(limit, 9)["is_over"] for limit in (None, UNLIMITED)])

@@ -59,7 +59,7 @@ def _project_quota(
     own = {holding.key.resource: holding.limit for holding in whole if holding.limit is not None}
     return {
         "project_id": project_id,
-        "quota": own if in_force is None else in_force[project_id],
+        "quota": own if in_force is None else in_force.get(project_id, {}),
         "overrides": sum(holding.overrides for holding in holdings) if in_force is None else 0,
         "usage": {holding.key.resource: {"in_use": holding.used, "reserved": holding.reserved} for holding in whole},
         "in_force": {

@@ -31,7 +31,7 @@ def get_tree(call: Call) -> Json:
         # The id of the parent is another project's (I8).
         if node["project_id"] == call.project_id and call.parent_id is None and not call.is_admin:
             node.pop("parent_id", None)
-    following = nodes[-1]["project_id"] if has_more else None
+    following = nodes[-1]["project_id"] if has_more and nodes else None
     return call.page("tree", nodes, lambda node: node, lambda node: str(node["project_id"]), following=following)
 
 

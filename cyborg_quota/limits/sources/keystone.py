@@ -46,7 +46,10 @@ def make_client(conf: cfg.ConfigOpts, needs: str, within_seconds: float | None =
         raise exceptions.ConfigurationError(f"{needs} {error.name}: install cyborg_quota[keystone].") from None
     keystone_client.register_opts(conf)
     plugins.load_auth(conf, keystone_client.GROUP)
-    url = urllib.parse.urlsplit(getattr(conf[keystone_client.GROUP], "auth_url", None) or "")
+    try:
+        url = urllib.parse.urlsplit(getattr(conf[keystone_client.GROUP], "auth_url", None) or "")
+    except ValueError:  # (its text may have the password)
+        raise exceptions.ConfigurationError(f"[{keystone_client.GROUP}] auth_url is not a valid URL.") from None
     if "@" in url.netloc or url.query:  # (keystoneauth1 logs the URL.)
         raise exceptions.ConfigurationError(
             f"[{keystone_client.GROUP}] auth_url must not contain credentials or a query: set username and password "
