@@ -9,6 +9,7 @@ because they could forge log lines.
 from __future__ import annotations
 
 import datetime
+import json
 import operator
 import unicodedata
 from collections import Counter
@@ -49,6 +50,8 @@ _REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 _UUID_CHARS: Final = 36
 MAX_TAGS: Final = 32
+MAX_TAGS_BYTES: Final = 32_000
+"""Of all tags of a pod as JSON, of which a TEXT of MariaDB stores 65,535 bytes."""
 MAX_EXTRA_SPECS: Final = 256
 _FIRST_YEAR: Final = 1970
 _LAST_YEAR: Final = 9998
@@ -409,6 +412,8 @@ def check_affinity(affinity: object) -> dict[str, str]:
             raise exceptions.InvalidPod("affinity", key, "the name of a tag must not contain =")
         if "," in key or "," in value:
             raise exceptions.InvalidPod("affinity", f"{key}={value}", "a tag must not contain a comma")
+    if len(json.dumps(checked)) > MAX_TAGS_BYTES:
+        raise exceptions.InvalidPod("affinity", affinity, f"the tags have more than {MAX_TAGS_BYTES} bytes as JSON")
     return checked
 
 

@@ -60,7 +60,7 @@ def _check_known(run: base.Run, lines: Mapping[int, WantedProvider]) -> None:
             raise BadUsage(f"line {line}: the parent {wanted.parent!a} is not known; put it before its children.")
         if wanted.pod is not None and wanted.pod not in pods:
             raise BadUsage(f"line {line}: the pod {wanted.pod!a} is not known; add it with `pod create`.")
-        known.add(wanted.name)
+        known.update({wanted.name, wanted.uuid or wanted.name})
 
 
 def _read(name: str) -> dict[int, WantedProvider]:

@@ -13,6 +13,7 @@ from oslo_db import options as oslo_db_options
 
 DEFAULT_CONNECTION = "sqlite:///cyborg_quota.sqlite"
 """The default of [database] connection: a file in the working directory."""
+_CENTURY = 100 * 365 * 86400
 KEYSTONE_AUTH, NO_AUTH = "keystone", "noauth"
 
 OPTIONS: dict[str, list[cfg.Opt]] = {
@@ -32,6 +33,7 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             "reservation_expire",
             default=86400,
             min=1,
+            max=_CENTURY,
             help="The default lifetime of a reservation, in seconds, if the caller gives none. A reservation that is "
             "neither committed nor rolled back occupies quota until then.",
         ),
@@ -39,6 +41,7 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             "expire_grace",
             default=0.0,
             min=0.0,
+            max=86400.0,
             help="Seconds between the expiry of a reservation and the time at which it is overdue. Set this to the "
             "maximum difference between the clocks of the database nodes (Galera: each node has a clock; one server: "
             "0).",
@@ -53,6 +56,7 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             "purge_age",
             default=30 * 86400,
             min=0,
+            max=_CENTURY,
             help="Seconds for which an ended reservation is kept. Until it is purged, a late or repeated call gets "
             "the correct answer about it.",
         ),
@@ -319,6 +323,7 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             "bind_expire",
             default=600,
             min=3,
+            max=_CENTURY,
             help="The lifetime of the reservation of a bind, in seconds. It is extended while the bind runs. After a "
             "crash of the conductor, the quota is occupied for this time.",
         ),

@@ -102,7 +102,9 @@ def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, lim
     rows = connection.execute(query, {**parameters, "b_limit": limit}).all()
     if len(rows) < 2:
         return 0
-    if _DELETE_LOOSE.changed(connection, [row.id for row in rows], {}) != len(rows):
+    ids = [row.id for row in rows]
+    DELETE_CHANGES.changed(connection, sorted(ids), {})
+    if _DELETE_LOOSE.changed(connection, ids, {}) != len(rows):
         raise ConcurrentChange
     values = {
         "uuid": new_uuid(),

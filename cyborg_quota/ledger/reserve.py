@@ -96,7 +96,13 @@ class Reserver:
         enforcers = self._enforcers.prepare(pending)
         is_complete = not enforcers or all(item.is_complete for item in pending)
         amounts = self._enforcers.amounts(pending, is_chosen=is_complete)
-        charge = self._projects.read(request.project_id, amounts, is_limited=request.state == RESERVED)
+        try:
+            charge = self._projects.read(request.project_id, amounts, is_limited=request.state == RESERVED)
+        except (exceptions.LimitNotSet, exceptions.LimitsUnavailable):
+            is_charged = self._resolve_duplicate(request, pending, enforcers)
+            if is_charged is None and not any(item.is_charged for item in pending):
+                raise
+            return bool(is_charged)
         try:
             if not is_complete:
                 raise Refused

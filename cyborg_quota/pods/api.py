@@ -9,7 +9,6 @@ unique key of the current binding lets only one insert it, and only one transact
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import functools
@@ -459,8 +458,12 @@ class Pods(EnforcedSubject):
             if isinstance(answer, str):
                 errors[name] = answer
             else:
-                with contextlib.suppress(exceptions.PodNotFound):  # removed in the meantime
+                try:
                     self._store(pods[name], _checked_usage(answer), began)
+                except exceptions.PodNotFound:  # removed in the meantime
+                    pass
+                except exceptions.InvalidRequest as error:
+                    errors[name] = str(error)
             progress(1)
         usages = {usage.pod: usage for usage in self.list_usages(context)} if chosen else {}
         return [CollectedPod(usages[pod.name], errors.get(pod.name)) for pod in chosen if pod.name in usages]
@@ -534,6 +537,8 @@ class Pods(EnforcedSubject):
 
 def _checked_usage(usage: Mapping[str, ResourceUse]) -> dict[str, ResourceUse]:
     """A measurement. Raises InvalidName, InvalidPod."""
+    if not isinstance(usage, Mapping) or not all(isinstance(use, tuple) and len(use) == 2 for use in usage.values()):
+        raise exceptions.InvalidPod("usage", usage, "it must map resources to their capacity and what is used of it")
     return {
         validation.check_name("resource", resource): ResourceUse(
             _check_integer(f"capacity of {resource}", use[0], 0, 2**63 - 1),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Sequence
@@ -132,8 +133,28 @@ class CapacityImportTest(base.LedgerTestCase):
         changes = self.importer.run(read_first)
         self.assertEqual([("n1", 4, 0, 4), ("n2", 8, 1, 7), ("n3", 1, 0, 1)], self.figures())
         self.assertEqual({"n3"}, {one.provider for one in changes})
-        self.assertIn("changed 2 providers", logged.output)
+        self.assertIn("changed or removed 2 providers", logged.output)
         self.assertEqual(2, len(self.run_import(host("n1", 16, server=8), host("n2", 8))[1:]))
+
+    def test_a_provider_that_another_writer_adds_or_removes_meanwhile(self) -> None:
+        logged = self.useFixture(FakeLogger("cyborg_quota", level=logging.WARNING))
+        self.run_import(host("n1", 8), host("n2", 8), host("n3", 8))
+        read_inventories = self.capacity.list_inventories
+
+        def added_before(*arguments: Any, **options: Any) -> Any:
+            with contextlib.suppress(exceptions.ProviderExists):
+                self.capacity.add_provider(ADMIN, "n9")
+                self.capacity.set_inventories(ADMIN, "n9", {"gpu": Inventory(1)})
+            return read_inventories(*arguments, **options)
+
+        def removed() -> list[WantedProvider]:
+            self.capacity.remove_provider(ADMIN, "n2")
+            return [host("n1", 4), host("n2", 4), host("n3", 4)]
+
+        with mock.patch.object(self.capacity, "list_inventories", added_before):
+            self.importer.run(removed)
+        self.assertEqual([("n1", 4), ("n3", 4), ("n9", 1)], [one[:2] for one in self.figures()])
+        self.assertIn("changed or removed 1 providers", logged.output)
 
     def test_a_host_with_two_names(self) -> None:
         """Cyborg may name a host node1 where Placement names it node1.example.org: the log warns of both."""

@@ -173,7 +173,11 @@ class TestOptions(oslo_base.BaseTestCase):
     def test_values_out_of_range(self) -> None:
         for group, name, value in (
             ("quota", "reservation_expire", 0),
+            ("quota", "reservation_expire", 10**10),
             ("quota", "expire_grace", -1),
+            ("quota", "expire_grace", float("inf")),
+            ("quota", "purge_age", 10**10),
+            ("cyborg", "bind_expire", 10**10),
             ("quota", "retry_seconds", -1),
             ("quota", "connect_timeout", 0),
             ("quota", "purge_age", -1),

@@ -6,8 +6,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
-from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota import Claim, QuotaEngine, exceptions
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import EnforcementModel, Flat, StrictHierarchy, StrictTwoLevel
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
@@ -114,6 +115,34 @@ class TestCern(LimitsTestCase):
         self.admin.unset_limit(base.ADMIN, "gpu", "higgs")
         self.assertEqual(["higgs"], self.blockers("higgs"))
         self.assertRaisesRegex(exceptions.LimitRefused, "atlas", self.admin.unset_limit, base.ADMIN, "gpu", "atlas")
+
+
+class TestRepeatedReserve(LimitsTestCase):
+    """A call whose answer was lost is repeated after its limit was unset, or the limits cannot be read any more."""
+
+    def test_it_returns_what_was_charged(self) -> None:
+        self.set("p", 5)
+        context = base.Context("p")
+        uuids = self.quotas.reserve(context, {"gpu": 1}, consumer="c")
+        self.admin.unset_limit(base.ADMIN, "gpu", "p")
+        self.assertEqual(uuids, self.quotas.reserve(context, {"gpu": 1}, consumer="c"))
+        self.assertRaises(exceptions.ReservationConflict, self.quotas.reserve, context, {"gpu": 2}, consumer="c")
+        claims = [Claim(consumer, {"gpu": 1}) for consumer in ("c", "d")]
+        for refused in (claims, claims[1:]):
+            self.assertRaises(exceptions.LimitNotSet, self.quotas.reserve_many, context, refused)
+        with mock.patch.object(DatabaseLimitDriver, "bounds", side_effect=exceptions.LimitsUnavailable("down", 9)):
+            self.assertEqual(uuids, self.engine.reserve(context, {"gpu": 1}, consumer="c"))
+        self.quotas.rollback(context, uuids)
+        self.assertRaises(exceptions.LimitNotSet, self.quotas.reserve, context, {"gpu": 1}, consumer="c")
+
+    def test_an_overdue_one_is_expired(self) -> None:
+        self.set("p", 5)
+        context = base.Context("p")
+        (uuid,) = self.quotas.reserve(context, {"gpu": 1}, consumer="c")
+        self.make_overdue(uuid)
+        self.admin.unset_limit(base.ADMIN, "gpu", "p")
+        self.assertRaises(exceptions.LimitNotSet, self.quotas.reserve, context, {"gpu": 1}, consumer="c")
+        self.assertEqual("expired", self.quotas.list_reservations(base.ADMIN, reservations=[uuid])[0].state)
 
 
 class TestTwoLevels(LimitsTestCase):

@@ -89,6 +89,13 @@ class TestCollect(CollectionTestCase):
         self.pods.change(ADMIN, "p1", state="maintenance")
         self.assertEqual("p2", self.pods.select(ADMIN, request={"gpu": 1}, project_id="film").pod)
 
+    def test_one_that_answers_nonsense_does_not_end_the_others(self) -> None:
+        answers = {"cloud/two": {"gpu": ResourceUse(2**63, 0)}}
+        collected = self.collect(read=lambda endpoint, _check: answers.get(endpoint, {"gpu": ResourceUse(8, 7)}))
+        self.assertIn("capacity of gpu", str(collected["p2"].error))
+        self.assertEqual({"gpu": ResourceUse(8, 7)}, self.stored()["p3"])
+        self.assertIsNone(self.stored()["p2"])
+
     def test_which_pods(self) -> None:
         self.pods.change(ADMIN, "p3", state="disabled")
         self.assertEqual({"p1", "p2"}, self.collect().keys())

@@ -17,6 +17,9 @@ from tests.base import ADMIN
 
 CAD = {"resource": "CAD Modeling"}
 
+LONG_TAGS = {chr(0x4E00 + number) * 255: chr(0x4E00 + number) * 255 for number in range(32)}
+"""Each is valid. All of them need 98,113 bytes as JSON, of which MariaDB does not store more than 65,535."""
+
 
 class PodTestCase(base.LedgerTestCase):
     def select(self, project_id: str = "tenant1", **arguments: Any) -> Binding:
@@ -260,6 +263,10 @@ class TestPods(PodTestCase):
             (lambda: self.pods.change(ADMIN, "p1", state="full"), exceptions.InvalidPod),  # type: ignore[arg-type]
             (lambda: self.pods.change(ADMIN, "p9", weight=1), exceptions.PodNotFound),
             (lambda: self.pods.set_usage(ADMIN, "p1", {"gpu": ResourceUse(-1, 0)}), exceptions.InvalidPod),
+            (lambda: self.pods.set_usage(ADMIN, "p1", []), exceptions.InvalidPod),  # type: ignore[arg-type]
+            (lambda: self.pods.set_usage(ADMIN, "p1", {"gpu": 5}), exceptions.InvalidPod),  # type: ignore[dict-item]
+            (lambda: self.pods.set_usage(ADMIN, "p1", {"gpu": (1,)}), exceptions.InvalidPod),  # type: ignore[dict-item]
+            (lambda: self.pods.add(ADMIN, "x", affinity=LONG_TAGS), exceptions.InvalidPod),
             (lambda: self.pods.select(ADMIN, request={"nothing": 1}, project_id="t"), exceptions.UnknownResource),
             (lambda: self.pods.select(ADMIN, request={"gpu": -1}, project_id="t"), exceptions.InvalidDelta),
         ):

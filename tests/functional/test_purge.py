@@ -117,6 +117,13 @@ class TestFold(PurgeTestCase):
         self.quotas.release(self.context, [row.uuid])
         self.assertEqual((4, 0), self.figures())
 
+    def test_their_resizes_go_with_them(self) -> None:
+        first, _ = self.held(2), self.held(1)
+        self.quotas.resize(self.context, {"gpu": 5}, reservation=first)
+        self.assertEqual(1, self.quotas.purge(base.ADMIN, 0))
+        self.assertEqual([], self.fetch("SELECT id FROM reservation_changes"))
+        self.assertEqual((6, 0), self.figures())
+
     def test_it_can_be_stopped_between_two_batches(self) -> None:
         for _ in range(6):
             self.held(1)

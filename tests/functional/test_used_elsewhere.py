@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import functools
 import logging
+from typing import Any
+from unittest import mock
 
 from fixtures import FakeLogger
 
 from cyborg_quota import ANY, Inventory, exceptions
 from cyborg_quota.capacity.imports.changes import CapacityImporter, WantedProvider
+from cyborg_quota.db import inventories
 from tests import base, fixtures
 from tests.base import ADMIN
 
@@ -27,6 +30,20 @@ class UsedElsewhereTest(base.LedgerTestCase):
 
     def claim(self, amount: int, provider: str = "n1", consumer: str | None = None, group: str | None = None) -> None:
         self.quotas.reserve(self.context, {"gpu": amount}, consumer=consumer, group=group, provider=provider)
+
+    def test_the_pod_of_the_provider_changes_meanwhile(self) -> None:
+        """Its inventories then have other ids."""
+        ids_of, moved = inventories.ids_of, []
+
+        def overtaken(connection: Any, keys: Any) -> Any:
+            found = ids_of(connection, keys)
+            if not moved:
+                moved.append(connection.exec_driver_sql("UPDATE inventories SET id = id + 1000").rowcount)
+            return found
+
+        with mock.patch.object(inventories, "ids_of", overtaken):
+            self.capacity.set_used_elsewhere(ADMIN, "n1", {"gpu": 5})
+        self.assertEqual(([1], (0, 5, 3)), (moved, self.figures_of()))
 
     def test_claims_get_what_is_left(self) -> None:
         generation = self.capacity.show_provider(ADMIN, "n1").generation

@@ -84,7 +84,7 @@ class TestPlan(base.BaseTestCase):
             self.assertEqual(sum(map(units.capacity_of, parts)), units.capacity_of(expected))
 
     def test_a_ratio_of_an_api(self) -> None:
-        for value, expected in ((1.0, "1"), (16.0, "16"), (0.1, "0.1"), (1.33333333, "1.3333")):
+        for value, expected in ((1.0, "1"), (16.0, "16"), (0.1, "0.1"), (1.33333333, "1.3333"), (1e30, "1e30")):
             self.assertEqual(decimal.Decimal(expected), sources.ratio_of(value))
 
     def test_maintenance(self) -> None:

@@ -122,12 +122,12 @@ class CapacityImporter:
             for entry, provider in matched:
                 try:
                     changes += self._apply(entry, provider, stored, claims, dry_run=dry_run)
-                except (exceptions.ProviderConflict, exceptions.ProviderExists):
+                except (exceptions.ProviderConflict, exceptions.ProviderExists, exceptions.ProviderNotFound):
                     overtaken.append((entry.name,))
                 progress(1)
             _warn(
-                "Another writer has changed %d providers since this import began, %s for example. They keep that "
-                "change; the next import compares them again.",
+                "Another writer has changed or removed %d providers since this import began, %s for example. That "
+                "stays; the next import compares them again.",
                 overtaken,
             )
             return changes
@@ -275,7 +275,7 @@ def _warn_about_hosts(matched: Sequence[tuple[WantedProvider, Provider | None]],
     """Warn of new providers, such as ``node1.example.org``, that another source may have stored as ``node1``."""
     # (The providers without a parent that have an inventory with a total above 0.)
     with_something = {name for name, records in stored.records.items() if any(one.total for one in records.values())}
-    hosts = {name for name in with_something if stored.by_name[name].parent is None}
+    hosts = {name for name in with_something if name in stored.by_name and stored.by_name[name].parent is None}
     others = hosts - {provider.name for _, provider in matched if provider is not None}
     by_label: defaultdict[str, list[str]] = defaultdict(list)  # by the first label of the domain name
     for name in others:
