@@ -187,6 +187,12 @@ class CapacityTest(base.CliTestCase):
             self.refused(2, "capacity", "import", *argv)
         self.assertIn("[placement] lacks auth_type", self.refused(2, "capacity", "import", "--from", "placement"))
 
+    def test_a_parent_that_is_named_by_its_uuid(self) -> None:
+        uuid = "6f1c0f0e-0000-4000-8000-000000000001"
+        path = self.write(f"provider,resource,total,uuid,parent\nnode1,gpu,1,{uuid},\ndev0,gpu,1,,{uuid}\n")
+        self.good("capacity", "import", path)
+        self.assertEqual({None, "node1"}, {row["parent"] for row in self.good("provider", "list")})
+
     def test_a_wrong_file_writes_nothing(self) -> None:
         before = self.inventories()
         known = self.good("provider", "show", "n1")["uuid"]
