@@ -29,7 +29,7 @@ import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.cli import errors, notifications
 from cyborg_quota.cli.errors import DONE, REFUSED, run_program
-from cyborg_quota.conf import loading
+from cyborg_quota.conf import loading, resource_rules
 from cyborg_quota.cyborg import cyborg_host
 from cyborg_quota.cyborg.repair import Repair
 from cyborg_quota.metrics import setup as metrics
@@ -156,7 +156,10 @@ class Maintenance:
             self._compare_all_at = now + float(interval)
         elif not self._repair.is_healing:
             return 0
-        return int(not self._repair.run(compare_all=is_all))
+        has_failed = not self._repair.run(compare_all=is_all)
+        if has_failed and is_all:
+            self._compare_all_at = now  # again at the next turn
+        return int(has_failed)
 
     def run_job(self, job: Callable[[], int], message: str, longest_wait_seconds: float) -> None:
         """Run a job once: wait for a random time, run it, log the result. Raises nothing."""
@@ -248,7 +251,10 @@ def _make_repair(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Repair | None:
     """The repair of the ledger with the records of Cyborg's database. Raises ConfigurationError, cfg.Error."""
     if not conf.reconcile:
         return None
-    cyborg_host.records(conf)  # reports a wrong configuration
+    # Reports a wrong configuration.
+    cyborg_host.records(conf)
+    resource_rules.source(conf)
+    resource_rules.pod(conf)
     return Repair(
         lambda: cyborg_host.reconciler(conf, engine, cyborg_host.new_records(conf)),
         is_healing=conf.cyborg.reconcile_heal,
@@ -270,6 +276,7 @@ def _serve(conf: cfg.ConfigOpts) -> int:
     # Report an invalid configuration here, before a worker process starts.
     with contextlib.closing(cyborg_quota.make_engine(conf)) as engine:
         _make_repair(conf, engine)
+        notifications.make_sender(conf)
     manager = cotyledon.ServiceManager(graceful_shutdown_timeout=STOP_SECONDS)
     manager.add(Expirer, workers=1, args=(conf,))
     manager.run()

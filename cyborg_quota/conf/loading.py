@@ -64,8 +64,8 @@ def load(conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = PROJECT, **
         )
     except cfg.ConfigFileParseError as error:
         raise cfg.ConfigFileParseError(error.config_file, _position(error)) from None
-    for group in (conf.quota, conf.limits, conf.cyborg):
-        dict(group.items())  # oslo.config parses a value at its first access: parse all at the start
+    for name in opts.OPTIONS:
+        dict(conf[name].items())  # oslo.config parses a value at its first access: parse all at the start
     return conf
 
 

@@ -179,6 +179,14 @@ def source(conf: cfg.ConfigOpts) -> str:
         raise exceptions.ConfigurationError(f"[cyborg] source: {error}") from None
 
 
+def pod(conf: cfg.ConfigOpts) -> str | None:
+    """The value of [cyborg] pod. Raises ConfigurationError."""
+    try:
+        return None if conf.cyborg.pod is None else validation.pod_name(conf.cyborg.pod)
+    except exceptions.InvalidName as error:
+        raise exceptions.ConfigurationError(f"[cyborg] pod: {error}") from None
+
+
 def classes_of(group: Mapping[str, str]) -> list[str]:
     """The resource classes of a device profile group, in the order of its keys."""
     return [key.removeprefix(RESOURCES_PREFIX) for key in group if key.startswith(RESOURCES_PREFIX)]

@@ -63,7 +63,7 @@ def _bind(context: Any, arq: str, group: Mapping[str, str], fields: Mapping[str,
                 *names,
                 ", ".join(deltas),
             )
-    where = {"provider": provider, "pod": conf.cyborg.pod if provider is None else None}
+    where = {"provider": provider, "pod": resource_rules.pod(conf) if provider is None else None}
     claim = Claim(arq, deltas, group=fields["instance_uuid"], source=resource_rules.source(conf), **where)
     # Cyborg determines the project of the ARQ in the same way.
     return Caller(fields.get("project_id", context.project_id)), claim

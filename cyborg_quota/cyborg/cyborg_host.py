@@ -82,6 +82,6 @@ def reconciler(
         grace_seconds=conf.cyborg.reconcile_grace if grace_seconds is None else grace_seconds,
         share=conf.cyborg.reconcile_share,
         source=resource_rules.source(conf),
-        pod=conf.cyborg.pod,
+        pod=resource_rules.pod(conf),
         wait=wait,
     )

@@ -66,6 +66,7 @@ def resource_map() -> ResourceMap:
 def log_start(service: str) -> None:
     """Log the main settings of this process in one line. Raises ConfigurationError, cfg.Error."""
     settings = conf()
+    resource_rules.pod(settings)  # reports a wrong configuration
     LOG.info(
         "cyborg_quota %s in Cyborg's %s: ledger %s, limit driver %s, source %s, rules %s, heal %s.",
         cyborg_quota.__version__,

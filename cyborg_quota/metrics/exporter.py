@@ -143,8 +143,13 @@ class LedgerApplication:
 def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine) -> LedgerApplication:
     """The application that ``conf`` describes, without I/O.
 
-    Raises ConfigurationError if [metrics] project_names is set and Keystone is not configured.
+    Raises ConfigurationError if [metrics] project_names is set and Keystone is not configured, or if one of [metrics]
+    projects is not an id.
     """
+    try:
+        validation.check_names("project_id", conf.metrics.projects)
+    except exceptions.InvalidName as error:
+        raise exceptions.ConfigurationError(f"[metrics] projects: {error}") from None
     names = _names_reader(conf) if conf.metrics.project_names else None
     return LedgerApplication(engine, conf.metrics.projects, names, MAX_AGE_SECONDS)
 

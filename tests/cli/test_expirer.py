@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import fixtures as fx
 
@@ -27,6 +28,12 @@ class ExpirerCase(base.CliTestCase):
         for _ in range(count):
             self.good("reserve", "--project", "p1", "gpu=1")
         self.make_overdue()
+
+    def shell(self) -> base.main.Shell:
+        shell = base.main.Shell()
+        shell.options, _ = shell.parser.parse_known_args(["--config-file", str(self.conf)])
+        self.addCleanup(shell.engine.close)
+        return shell
 
     def once(self) -> base.Ended:
         return self.call_expirer("--once")
@@ -135,14 +142,31 @@ class ServiceTest(ExpirerCase):
         self.assertEqual(1, len([line for line in lines if "Expired 1 reservations." in line]), lines)
         self.assertFalse([line for line in lines if "Traceback" in line])
 
+    def test_a_wrong_configuration_ends_it(self) -> None:
+        """At once, and not in a worker that is started again for ever."""
+        for text, named in (
+            ("[pods]\ncollect_interval = 1d", "collect_interval"),
+            ("[notices]\nnotifications = true\n[DEFAULT]\ntransport_url = nonsense://x", "transport_url"),
+        ):
+            self.configure(text)
+            process = self.serve()
+            out, err = process.communicate(timeout=60)
+            self.assertEqual((2, ""), (process.returncode, out), err)
+            self.assertNotIn("Traceback", err)
+            [line] = [one for one in err.splitlines() if one.startswith("cyborg-quota-expirer: ")]
+            self.assertIn(named, line)
+
+
+class ReconcileTest(ExpirerCase):
+    def test_a_comparison_that_failed_is_repeated_at_the_next_turn(self) -> None:
+        repair = mock.Mock(is_healing=False, **{"run.side_effect": [False, True]})
+        shell = self.shell()
+        maintenance = expirer.Maintenance(shell.conf, shell.engine, repair)
+        self.assertEqual([1, 0, 0], [maintenance.reconcile() for _ in range(3)])
+        self.assertEqual([mock.call(compare_all=True)] * 2, repair.run.mock_calls)
+
 
 class StoppingTest(ExpirerCase):
-    def shell(self) -> base.main.Shell:
-        shell = base.main.Shell()
-        shell.options, _ = shell.parser.parse_known_args(["--config-file", str(self.conf)])
-        self.addCleanup(shell.engine.close)
-        return shell
-
     def maintenance(self, batch_rows: int | None = None) -> expirer.Maintenance:
         shell = self.shell()
         if batch_rows is not None:

@@ -117,6 +117,12 @@ class TestServer(oslo_base.BaseTestCase):
             found = samples(answer.read().decode())
         self.assertEqual(1, found[key("call_duration_seconds_count", call="commit")])
 
+    def test_an_address_that_cannot_exist(self) -> None:
+        """The process runs without, as if the address were in use."""
+        for address in ("127.0.0.1:65536", "a..b:1"):
+            [line] = self.serve(address)
+            self.assertIn(address, line)
+
     def test_an_invalid_address(self) -> None:
         self.assertRaises(ValueError, server.settings, "sqlite://", metrics__listen=["nothing"])
 

@@ -135,6 +135,11 @@ class TestScrape(server.ApiTestCase):
         for other in ("higgs", "physics", "detector", "simulation"):
             self.assertNotIn(other, text)
 
+    def test_what_is_no_project_is_reported_at_the_start(self) -> None:
+        conf = server.settings(self.url, metrics__projects=["p1", "", "p2"])
+        error = self.assertRaises(exceptions.ConfigurationError, exporter.make_application, conf, self.engine)
+        self.assertIn("[metrics] projects", str(error))
+
     def test_none_by_default(self) -> None:
         conf = server.settings(self.url)
         engine = cyborg_quota.make_engine(conf)

@@ -26,6 +26,17 @@ def group(*classes: str, **traits: str) -> dict[str, str]:
     }
 
 
+class TestPod(base.BaseTestCase):
+    def test_a_wrong_name_is_a_wrong_configuration(self) -> None:
+        """It is not the user's error that each bind would be refused."""
+        for name in ("", "select", "north\n"):
+            conf = fixtures.configuration(cyborg__pod=name)
+            error = self.assertRaises(exceptions.ConfigurationError, resource_rules.pod, conf)
+            self.assertIn("[cyborg] pod", str(error))
+        self.assertEqual("north", resource_rules.pod(fixtures.configuration(cyborg__pod="north")))
+        self.assertIsNone(resource_rules.pod(fixtures.configuration()))
+
+
 class TestRules(base.BaseTestCase):
     def test_parsed(self) -> None:
         for text, rule in (
