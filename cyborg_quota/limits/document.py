@@ -276,7 +276,9 @@ def _override(location: str, entry: Mapping[str, Any], project_id: str) -> NewOv
     until = _moment(f"{location}.until", entry["until"])
     if starts_at is not None and until <= starts_at:
         raise exceptions.InvalidDocument(f"{location}.until", "must be later than from")
-    return NewOverride(project_id, entry["resource"], entry["limit"], starts_at, until, entry.get("reason"))
+    reason = entry.get("reason")
+    stripped = None if reason is None else reason.strip()
+    return NewOverride(project_id, entry["resource"], entry["limit"], starts_at, until, stripped)
 
 
 def _moment(location: str, value: object) -> datetime.datetime:

@@ -24,6 +24,7 @@ from cyborg_quota.limits import document, tables
 from cyborg_quota.limits.document import Document
 from cyborg_quota.limits.timeline import Timeline
 from cyborg_quota.types import (
+    MAX_COUNTED,
     TOTAL,
     UNLIMITED,
     Counters,
@@ -81,8 +82,8 @@ def not_kept(growth: minimums.Growth, limits: Limits, path: Sequence[str]) -> li
     parents = dict(itertools.pairwise(path))
     violations = []
     for key, (row, needed) in sorted(growth.items()):
-        limit = limits.get(key)
-        if limit is None or needed <= 0 or row.counted + needed <= limit:
+        limit = min(limits.get(key, MAX_COUNTED), MAX_COUNTED)
+        if needed <= 0 or row.counted + needed <= limit:
             continue
         figures = {"key": key.resource_key, "limit": limit, "used": row.subtree, "promised": row.promised}
         figures |= {"room": max(0, limit - row.counted), "needed": needed}
@@ -247,6 +248,8 @@ def write(connection: Connection, path: ProjectPath, limits: Limits, wanted: Map
     nodes = [node for resource in sorted(wanted) for node in path.charged[ResourceKey(resource)]]
     rows = {node.key: row for node, row in zip(nodes, charges.lock_rows(connection, nodes), strict=True)}
     changes, growth, problems = plan(path.project_ids, rows, limits, wanted)
+    # (A charge refuses what cannot be counted, as it does if the path is out of date.)
+    refuse(not_kept({key: (rows[key], added) for key, added in growth.items()}, {}, path.project_ids), changes)
     at = clock.read_second(connection)
     for node in nodes:
         promised = max(growth.get(node.key, 0), -rows[node.key].promised)

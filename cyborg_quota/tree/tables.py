@@ -28,7 +28,7 @@ from cyborg_quota.db import charges, meters, minimums, projects, usages
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.db.projects import Edges, ancestors
-from cyborg_quota.types import TOTAL, UsageKey
+from cyborg_quota.types import MAX_COUNTED, TOTAL, UsageKey
 
 Refuse = Callable[[sa.Connection, minimums.Growth], None]
 """Raises LimitRefused if one of these rows would exceed its limit after a move of projects with minimums."""
@@ -113,12 +113,15 @@ def _move_usage(
     locked = charges.lock(connection, charges.in_lock_order(connection, rows, trees[0]))
     now = {key: locked[row_id] for key, row_id in rows.items() if row_id in locked}
     then = minimums.moved(now, moving, *trees)
+    for key, row in then.items():
+        if (growth := row.counted - now[key].counted) > 0 and row.counted > MAX_COUNTED:
+            raise exceptions.MeterOverflow(key.project_id, key.resource, growth)
     metered, base = meters.moved(now, then, *trees, at)
     for chunk in chunks([rows[key] for key, amount in metered.items() if amount]):
         meters.close_months(connection, chunk, at)
-    growth = minimums.growth_of_move(now, then, moving)
-    if refuse is not None and growth:
-        refuse(connection, growth)
+    growing = minimums.growth_of_move(now, then, moving)
+    if refuse is not None and growing:
+        refuse(connection, growing)
     drifted = {key for key, counters in then.items() if counters.subtree < 0 or counters.promised < 0}
     amounts = {
         "subtree": {key: counters.subtree - now[key].subtree for key, counters in then.items() if key not in drifted},

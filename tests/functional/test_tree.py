@@ -10,6 +10,7 @@ from concurrent import futures
 from cyborg_quota import exceptions
 from cyborg_quota.db import projects
 from cyborg_quota.tree import changes as tree_changes
+from cyborg_quota.types import MAX_AMOUNT
 from tests import base, fixtures, trees
 
 
@@ -39,6 +40,18 @@ class TestMoves(TreeTestCase):
         self.assertEqual(["right"], [over.project_id for over in error.overs])
         self.quotas.reserve(self.leaf, {"gpu": 1})
         self.assertEqual({"leaf": 2, "left": 0, "right": 2, "root": 2}, self.subtrees())
+
+    def test_more_than_a_meter_can_count_is_refused(self) -> None:
+        names = [f"p{number}" for number in range(5)]
+        for name in names:
+            self.plant({name: None})
+            self.quotas.reserve(base.Context(name), {"gpu": MAX_AMOUNT})
+        for name in names[:4]:
+            self.move(name, "root")
+        error = self.assertRaises(exceptions.MeterOverflow, self.move, names[4], "root")
+        self.assertEqual(("root", MAX_AMOUNT), (error.project_id, error.requested))
+        self.assert_invariants()
+        self.assertEqual(4 * MAX_AMOUNT, self.subtrees()["root"])
 
     def test_a_cycle_is_refused(self) -> None:
         self.quotas.reserve(self.leaf, {"gpu": 1})

@@ -23,7 +23,7 @@ from cyborg_quota.limits.document import read
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.config import ConfigLimitDriver, NoopLimitDriver
-from cyborg_quota.types import TOTAL
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, UNLIMITED
 from tests import base, fixtures
 from tests.base import ADMIN
 from tests.functional import test_limits
@@ -126,6 +126,20 @@ class TestTree(CohortTestCase):
     """The rules. TestRandomCalls and TestRandomImports execute the statements on each database."""
 
     scenarios = fixtures.ON_SQLITE
+
+    def test_more_than_can_be_counted(self) -> None:
+        """Also where nothing is limited: a dry run and the call refuse it with the same error."""
+        self.make_tree({"top": None, **dict.fromkeys(["c1", "c2", "c3", "c4", "c5"], "top")})
+        self.set(None, UNLIMITED)
+        for name in ("top", "c1", "c2", "c3", "c4", "c5"):
+            self.set(name, UNLIMITED)
+        for name in ("c1", "c2", "c3", "c4"):
+            self.keep(name, MAX_AMOUNT)
+        for dry_run in (True, False):
+            error = self.assertRaises(
+                exceptions.LimitRefused, self.admin.set_minimums, ADMIN, {"gpu": MAX_AMOUNT}, "c5", dry_run=dry_run
+            )
+            self.assertIn("top can keep 3 more gpu", str(error))
 
     def test_siblings_cannot_take_what_is_kept(self) -> None:
         self.keep("a", 8)

@@ -40,6 +40,14 @@ def tree(**parents: str | None) -> LimitTree:
     return LimitTree({}, {}, dict(parents), InitialLimits())
 
 
+class TestReason(base.BaseTestCase):
+    def test_it_is_stored_as_it_is_checked(self) -> None:
+        """Without the blanks around it, with which it would not fit into its column."""
+        span = {"resource": "gpu", "limit": 1, "until": "2999-01-01", "reason": "x" + " " * 1000}
+        [override] = document.read({"projects": [{"id": "p", "overrides": [span]}]}).new_overrides
+        self.assertEqual("x", override.reason)
+
+
 class TestRead(base.BaseTestCase):
     def refused(self, text: str, *words: str) -> None:
         error = self.assertRaises(exceptions.InvalidDocument, read, text)
