@@ -41,6 +41,8 @@ _OBJECT: Final = tuple(
     field.name for field in dataclasses.fields(RecordedChange) if field.name in _column and field.name != "action"
 )
 """The columns that say what has changed: fields of RecordedChange and of HistoryEntry."""
+_AUTHOR: Final = ("user_id", "user_project_id", "request_id", "operation")
+_COMPARED: Final = ("action", "subject", *_OBJECT, "override_id", "value_before", "value_after", "reason", *_AUTHOR)
 _FILTERS: Final = tuple(
     field.name for field in dataclasses.fields(HistoryFilter) if field.name in _column and field.name != "provider"
 )
@@ -75,14 +77,30 @@ def record(
     if not made:
         return None
     recorded = RecordedChanges(generation(connection), author, operation, made)
+    prepared.insert_many(connection, changes, _rows(recorded))
+    return recorded
+
+
+def has(connection: sa.Connection, recorded: RecordedChanges) -> bool:
+    """Whether the history has these changes, of a transaction whose COMMIT was not answered.
+
+    (Another transaction may have got the generation of one that was rolled back.)
+    """
+    query = sa.select(*(_column[name] for name in _COMPARED)).where(_column.generation == recorded.generation)
+    found = connection.execute(query.order_by(_column.ordinal)).mappings()
+    return [dict(row) for row in found] == [{name: row[name] for name in _COMPARED} for row in _rows(recorded)]
+
+
+def _rows(recorded: RecordedChanges) -> list[dict[str, Any]]:
+    author = recorded.author
     of_all = {
         "generation": recorded.generation,
         "user_id": author.user_id,
         "user_project_id": author.project_id,
         "request_id": author.request_id,
-        "operation": operation,
+        "operation": recorded.operation,
     }
-    rows = [
+    return [
         {
             **of_all,
             "ordinal": ordinal,
@@ -97,11 +115,9 @@ def record(
             "value_after": _text(change.after),
             "reason": reason_of(author, change),
         }
-        for ordinal, change in enumerate(made)
+        for ordinal, change in enumerate(recorded.changes)
         for override in [change.override]
     ]
-    prepared.insert_many(connection, changes, rows)
-    return recorded
 
 
 def _text(value: Value) -> str | None:

@@ -47,9 +47,15 @@ class History:
         reads, and nothing waits for it.
         """
 
+        earlier: list[tuple[T, RecordedChanges]] = []
+
         def serialized(connection: Connection) -> tuple[T, RecordedChanges | None]:
             change_log.serialize(connection)
+            if earlier and change_log.has(connection, earlier[-1][1]):
+                return earlier[-1]  # the answer to its COMMIT was lost
             result, recorded = work(connection)
+            if recorded is not None:
+                earlier.append((result, recorded))
             changes = () if recorded is None else recorded.changes
             removed = {change.project_id for change in changes if change.action == "remove project"} | {None}
             # The usage rows that the changed limits and overrides of projects bound; not of projects that were removed.

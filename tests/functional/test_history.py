@@ -46,6 +46,32 @@ class HistoryTestCase(test_limits.LimitsTestCase):
             self.execute(update, t=at.isoformat(" ", "microseconds"), g=row.generation, o=row.ordinal)
 
 
+class TestLostAnswers(HistoryTestCase):
+    def test_a_change_of_limits_whose_answer_is_lost_succeeds_once(self) -> None:
+        """What it has done itself is no reason to refuse it."""
+        admin = self.admin
+        admin.add_project(base.ADMIN, "parent")
+        admin.set_limits(base.ADMIN, {"gpu": 9}, "parent")
+        calls: list[Callable[[], object]] = [
+            lambda: admin.add_project(base.ADMIN, "child", "parent"),
+            lambda: admin.set_limits(base.ADMIN, {"gpu": 3}, "child", generation=0),
+            lambda: admin.set_overrides(base.ADMIN, {"gpu": 4}, "child", NEVER),
+            lambda: admin.cancel_overrides(base.ADMIN, [admin.list_overrides(base.ADMIN, "child")[0][0].id]),
+            lambda: admin.set_minimums(base.ADMIN, {"gpu": 2}, "child"),
+            lambda: admin.set_total_limits(base.ADMIN, {"gpu": 20}),
+            lambda: admin.unset_total_limits(base.ADMIN, ["gpu"]),
+            lambda: admin.move_project(base.ADMIN, "child", None),
+            lambda: admin.remove_project(base.ADMIN, "child"),
+        ]
+        announced: list[Any] = []
+        self.patch(self.engine._driver.history, "listener", announced.append)
+        for call in calls:
+            with hooks.LostCommits(self.engine, self.backend, table="changes") as lost:
+                call()
+            self.assertEqual(1, lost.lost)
+        self.assertEqual(len(calls), len(announced))
+
+
 class TestEntries(HistoryTestCase):
     scenarios = fixtures.ON_SQLITE
 
