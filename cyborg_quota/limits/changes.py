@@ -613,31 +613,26 @@ def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterabl
     return list({str(violation): violation for violation in reasons}.values())
 
 
-def find_moves(database: Database, limits: LimitDriver, wanted: Mapping[str, str | None]) -> list[RecordedChange]:
+def find_moves(connection: Connection, limits: LimitDriver, wanted: Mapping[str, str | None]) -> list[RecordedChange]:
     """The changes, parents first, that give each project the parent that ``wanted`` names (None: make it a root).
 
     Raises ProjectRefused (a cycle, too many levels), and LimitRefused if the enforcement model of the driver database
     does not allow the limits below the new parents, or if a limit there cannot keep what is promised to minimums.
     """
-
-    def read(connection: Connection) -> tuple[Timeline, list[RecordedChange], list[Violation]]:
-        defaults, project_limits, before = tables.read_limits(connection)
-        tree = LimitTree(defaults, project_limits, {**before, **wanted}, InitialLimits())
-        depths = {project_id: len(tree.path(project_id)) for project_id in tree.parents}
-        for project_id, levels in depths.items():
-            if levels > MAX_DEPTH:
-                raise exceptions.ProjectRefused(project_id, f"would lie at level {levels} of {MAX_DEPTH}")
-        # (An unknown root is added with its first child, or when it is charged.)
-        moved = [name for name in wanted if wanted[name] != before.get(name)]
-        changes = [
-            RecordedChange.of_parent(name, before, wanted[name])
-            for name in sorted(moved, key=lambda name: (depths[name], name))
-        ]
-        after = Timeline(tree, *overrides.read(connection))
-        _, problems = minimum_rules.plan_import(connection, before, after, Document({}, {}, wanted), limits)
-        return after, changes, problems
-
-    after, changes, problems = database.read(read)
+    defaults, project_limits, before = tables.read_limits(connection)
+    tree = LimitTree(defaults, project_limits, {**before, **wanted}, InitialLimits())
+    depths = {project_id: len(tree.path(project_id)) for project_id in tree.parents}
+    for project_id, levels in depths.items():
+        if levels > MAX_DEPTH:
+            raise exceptions.ProjectRefused(project_id, f"would lie at level {levels} of {MAX_DEPTH}")
+    # (An unknown root is added with its first child, or when it is charged.)
+    moved = [name for name in wanted if wanted[name] != before.get(name)]
+    changes = [
+        RecordedChange.of_parent(name, before, wanted[name])
+        for name in sorted(moved, key=lambda name: (depths[name], name))
+    ]
+    after = Timeline(tree, *overrides.read(connection))
+    _, problems = minimum_rules.plan_import(connection, before, after, Document({}, {}, wanted), limits)
     if isinstance(limits, DatabaseLimitDriver):
         after.tree.initial_limits = limits.initial_limits
         problems = find_problems(limits, after, changes) + problems

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, policy, validation
 from cyborg_quota.db import path_state, projects
-from cyborg_quota.db.database import Database
+from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.ledger.history import History
 from cyborg_quota.limits import changes as limit_changes
@@ -225,7 +225,8 @@ class Projects(Subject):
         Runs in batches, one transaction each: call it again after an interruption. ``progress`` is called with the size
         of each batch. ``dry_run`` writes nothing. Returns the changes. Raises InvalidName, ProjectRefused, and
         LimitRefused if the driver is database and its enforcement model does not allow the limits below the new
-        parents, or if a limit there cannot keep what is promised to minimums; all of them before the first write.
+        parents, or if a limit there cannot keep what is promised to minimums; all of them before the first write, or
+        before a later batch if others have changed limits or the tree meanwhile: what the batches before it did stays.
         """
         self.require_own_tree()
         if not isinstance(parents, Mapping):
@@ -235,13 +236,20 @@ class Projects(Subject):
             for name, parent_id in parents.items()
         }
         author = Author() if dry_run else self._author(context, reason)
-        moves = limit_changes.find_moves(self._database, self._source, wanted)
+
+        def find_moves(connection: Connection) -> list[RecordedChange]:
+            return limit_changes.find_moves(connection, self._source, wanted)
+
+        moves = self._database.read(find_moves)
+        # Between two batches, others may change limits and the tree, as far as what is stored then permits it.
+        check = find_moves if isinstance(self._source, DatabaseLimitDriver) else None
         # A project is placed after its ancestors, so that no batch closes a cycle, whatever a later batch moves.
         for batch in () if dry_run else chunks(moves, BATCH_PROJECTS):
             names = [str(change.project_id) for change in batch]
             self._tree.set_parents(
                 {name: wanted[name] for name in names},
                 author,
+                check,
                 operation="import",
                 refuse=functools.partial(minimum_rules.refuse_move, self._source),
             )

@@ -17,7 +17,7 @@ from cyborg_quota.types import Author, RecordedChange, RecordedChanges
 
 LOG = logging.getLogger(__name__)
 
-Check = Callable[[Connection], None]
+Check = Callable[[Connection], object]
 """Runs inside the transaction of a change. Raises ProjectRefused or LimitRefused if the change is not allowed."""
 
 

@@ -13,6 +13,7 @@ import fixtures as fx
 from cyborg_quota import exceptions
 from cyborg_quota.db import projects
 from cyborg_quota.limits import document
+from cyborg_quota.limits import projects as projects_api
 from cyborg_quota.limits.changes import LimitChanges
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
 from cyborg_quota.limits.models import Flat, StrictHierarchy
@@ -174,6 +175,40 @@ class TestImport(ImportTestCase):
         self.patch(projects, "insert_many", insert_after_charge)
         self.take(EXAMPLE)
         self.assertIn(("higgs", "physics"), self.admin.list_projects(base.ADMIN))
+
+
+class TestBatches(ImportTestCase):
+    """Between two batches of an import of the tree, others change what it was compared with."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(projects_api, "BATCH_PROJECTS", 1)
+        self.take("projects: [{id: p, limits: {gpu: 100}}, {id: c1, limits: {gpu: 50}}, {id: c2, limits: {gpu: 50}}]")
+
+    def test_a_limit_is_lowered(self) -> None:
+        """The children do not exceed it together."""
+        error = self.assertRaises(
+            exceptions.LimitRefused,
+            self.admin.import_projects,
+            base.ADMIN,
+            {"c1": "p", "c2": "p"},
+            progress=lambda _size: self.set("p", 50),
+        )
+        self.assertIn("sum up to 100", str(error))
+        self.assertEqual({"c1": "p", "c2": None, "p": None}, dict(self.admin.list_projects(base.ADMIN)))
+
+    def test_the_parent_is_moved_down(self) -> None:
+        chain = {f"d{level}": f"d{level - 1}" if level else None for level in range(7)}
+        self.make_tree({**chain, "p2": None})
+        error = self.assertRaises(
+            exceptions.ProjectRefused,
+            self.admin.import_projects,
+            base.ADMIN,
+            {"c1": "d0", "c2": "p2"},
+            progress=lambda _size: self.admin.move_project(base.ADMIN, "p2", "d6"),
+        )
+        self.assertIn("level 9 of 8", str(error))
+        self.assert_invariants()
 
 
 class TestImportedMoves(ImportTestCase):
