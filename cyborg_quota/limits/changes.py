@@ -377,8 +377,10 @@ class LimitChanges:
             )
             check_number(planned.overrides, planned.overrides[len(live) :])
             reasons = self._problems(connection, Timeline(before, live, now), planned, changes, force=force)
-            following, problems = minimum_rules.plan_import(connection, before.parents, planned, wanted, self._limits)
-            reasons += _too_many(connection, changes) + ([] if force else problems)
+            following, problems = minimum_rules.plan_import(
+                connection, before.parents, planned, wanted, self._limits, force=force
+            )
+            reasons += _too_many(connection, changes) + problems
             minimum_rules.refuse(reasons, [*changes, *following])
             if dry_run:
                 return [*changes, *following], None
@@ -394,7 +396,10 @@ class LimitChanges:
             try:
                 self.set_totals(wanted.totals, author, operation=operation, force=force)
             except exceptions.LimitRefused as refused:
-                outcome = "The other limits of the document are set, and no total limit; import it again for these."
+                outcome = (
+                    "The limits of projects and the defaults are set, but no total limit and no minimum; import it "
+                    "again for these."
+                )
                 raise exceptions.LimitRefused(refused.violations, changes, outcome=outcome) from None
         return changes
 

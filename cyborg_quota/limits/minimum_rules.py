@@ -133,13 +133,19 @@ def _not_kept_after_move(
 
 
 def plan_import(
-    connection: Connection, parents: Edges, planned: Timeline, wanted: Document, source: LimitDriver
+    connection: Connection,
+    parents: Edges,
+    planned: Timeline,
+    wanted: Document,
+    source: LimitDriver,
+    *,
+    force: bool = False,
 ) -> tuple[list[RecordedChange], list[Violation]]:
     """Plan what an import does after it has set limits: it moves projects, sets total limits, and then minimums.
 
     Minimums that become lower are set first. ``parents``: the tree before. ``planned``: the limits and the tree after.
-    Writes nothing. Returns the changes of total limits and of minimums, in order, and what refuses any of these steps.
-    Raises LimitNotSet.
+    ``force``: total limits may be below what is promised. Writes nothing. Returns the changes of total limits and of
+    minimums, in order, and what refuses any of these steps. Raises LimitNotSet.
     """
     tree = planned.tree
     resources = sorted({key.resource for key in usages.keeping(connection)}.union(*wanted.minimums.values()))
@@ -168,7 +174,7 @@ def plan_import(
         in_use = sum(row.subtree for row in roots)
         then[key] = Counters(subtree=in_use, promised=sum(max(row.counted, row.minimum) for row in roots) - in_use)
     totals = {name: limit for name, limit in {**totals, **wanted.totals}.items() if limit is not None}
-    problems += problems_of_totals(then, changes)
+    problems += [] if force else problems_of_totals(then, changes)
     for sign in (-1, 1):
         for project_id, given in wanted.minimums.items():
             path = tree.path(project_id)

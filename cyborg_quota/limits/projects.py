@@ -244,15 +244,21 @@ class Projects(Subject):
         # Between two batches, others may change limits and the tree, as far as what is stored then permits it.
         check = find_moves if isinstance(self._source, DatabaseLimitDriver) else None
         # A project is placed after its ancestors, so that no batch closes a cycle, whatever a later batch moves.
+        done = 0
         for batch in () if dry_run else chunks(moves, BATCH_PROJECTS):
             names = [str(change.project_id) for change in batch]
-            self._tree.set_parents(
-                {name: wanted[name] for name in names},
-                author,
-                check,
-                operation="import",
-                refuse=functools.partial(minimum_rules.refuse_move, self._source),
-            )
+            try:
+                self._tree.set_parents(
+                    {name: wanted[name] for name in names},
+                    author,
+                    check,
+                    operation="import",
+                    refuse=functools.partial(minimum_rules.refuse_move, self._source),
+                )
+            except exceptions.LimitRefused as refused:
+                outcome = f"{done} of {len(moves)} projects were placed." if done else "Nothing was changed."
+                raise exceptions.LimitRefused(refused.violations, moves[:done], outcome=outcome) from None
+            done += len(batch)
             if progress is not None:
                 progress(len(batch))
         return moves

@@ -115,7 +115,10 @@ def _move_usage(
     then = minimums.moved(now, moving, *trees)
     for key, row in then.items():
         if (growth := row.counted - now[key].counted) > 0 and row.counted > MAX_COUNTED:
-            raise exceptions.MeterOverflow(key.project_id, key.resource, growth)
+            # (Named is a project that moves: the caller of a charge may not know those above it, I8.)
+            movers = sorted(one.project_id for one in moving if one.resource_key == key.resource_key)
+            below = [name for name in movers if key.project_id in (name, TOTAL, *ancestors(name, trees[1]))]
+            raise exceptions.MeterOverflow((below or movers)[0], key.resource, growth)
     metered, base = meters.moved(now, then, *trees, at)
     for chunk in chunks([rows[key] for key, amount in metered.items() if amount]):
         meters.close_months(connection, chunk, at)

@@ -49,7 +49,7 @@ class TestMoves(TreeTestCase):
         for name in names[:4]:
             self.move(name, "root")
         error = self.assertRaises(exceptions.MeterOverflow, self.move, names[4], "root")
-        self.assertEqual(("root", MAX_AMOUNT), (error.project_id, error.requested))
+        self.assertEqual((names[4], MAX_AMOUNT), (error.project_id, error.requested))
         self.assert_invariants()
         self.assertEqual(4 * MAX_AMOUNT, self.subtrees()["root"])
 
