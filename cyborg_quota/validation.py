@@ -51,7 +51,7 @@ _REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _UUID_CHARS: Final = 36
 MAX_TAGS: Final = 32
 MAX_TAGS_BYTES: Final = 32_000
-"""Of all tags of a pod as JSON, of which a TEXT of MariaDB stores 65,535 bytes."""
+"""The maximum size of a pod's tags as JSON: a TEXT column of MariaDB stores 65,535 bytes."""
 MAX_EXTRA_SPECS: Final = 256
 _FIRST_YEAR: Final = 1970
 _LAST_YEAR: Final = 9998

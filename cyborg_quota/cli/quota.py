@@ -24,7 +24,7 @@ from cyborg_quota.surface.operations import (
     numbered,
     sentences,
 )
-from cyborg_quota.types import MAX_AMOUNT, TOTAL, LimitRecord, RecordedChange, UsageRecord
+from cyborg_quota.types import TOTAL, LimitRecord, RecordedChange, UsageRecord, is_unbounded
 from cyborg_quota.types.limits import TreeRow
 from cyborg_quota.validation import Context
 
@@ -151,12 +151,7 @@ def _fits_columns(headroom: Headroom | None) -> tuple[Any, Any]:
     shown = formats.OptionalProject(bound_by)
     if headroom.scope == "budget":
         shown = formats.Cell(bound_by, f"{bound_by} (budget)")
-    return formats.fits(headroom.fits, is_unlimited=_is_unlimited(headroom)), shown
-
-
-def _is_unlimited(headroom: Headroom) -> bool:
-    """Whether no limit bounds what fits. (The width of the counter does not count until half of it is in use.)"""
-    return headroom.fits is None or (headroom.scope == "counter" and headroom.fits > MAX_AMOUNT // 2)
+    return formats.fits(headroom.fits, is_unlimited=is_unbounded(headroom.fits, headroom.scope)), shown
 
 
 def _list(
@@ -579,7 +574,7 @@ def _how_many(
     if bundles.headroom is None:
         where = "any provider" if provider == ANY else f"provider {provider}"
         return bundles.number, resource, formats.Optional(None), where, formats.Optional(None)
-    number = formats.fits(bundles.number, is_unlimited=_is_unlimited(bundles.headroom))
+    number = formats.fits(bundles.number, is_unlimited=is_unbounded(bundles.headroom.fits, bundles.headroom.scope))
     return number, resource, *_fits_columns(bundles.headroom), formats.Optional(bundles.headroom.pod)
 
 

@@ -64,7 +64,7 @@ def load(conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = PROJECT, **
         )
     except cfg.ConfigFileParseError as error:
         raise cfg.ConfigFileParseError(error.config_file, _position(error)) from None
-    for name in sorted(opts.OPTIONS.keys() - {"database"}):  # (which may have a secret)
+    for name in sorted(opts.OPTIONS.keys() - {"database"}):  # (whose errors may contain a secret)
         dict(conf[name].items())  # oslo.config parses a value at its first access: parse all at the start
     return conf
 

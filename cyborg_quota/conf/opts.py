@@ -11,9 +11,10 @@ from __future__ import annotations
 from oslo_config import cfg, types
 from oslo_db import options as oslo_db_options
 
+from cyborg_quota.validation import MAX_EXPIRE_SECONDS
+
 DEFAULT_CONNECTION = "sqlite:///cyborg_quota.sqlite"
 """The default of [database] connection: a file in the working directory."""
-_CENTURY = 100 * 365 * 86400
 KEYSTONE_AUTH, NO_AUTH = "keystone", "noauth"
 
 OPTIONS: dict[str, list[cfg.Opt]] = {
@@ -33,7 +34,7 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             "reservation_expire",
             default=86400,
             min=1,
-            max=_CENTURY,
+            max=MAX_EXPIRE_SECONDS,
             help="The default lifetime of a reservation, in seconds, if the caller gives none. A reservation that is "
             "neither committed nor rolled back occupies quota until then.",
         ),
@@ -56,7 +57,7 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             "purge_age",
             default=30 * 86400,
             min=0,
-            max=_CENTURY,
+            max=MAX_EXPIRE_SECONDS,
             help="Seconds for which an ended reservation is kept. Until it is purged, a late or repeated call gets "
             "the correct answer about it.",
         ),
@@ -323,7 +324,7 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             "bind_expire",
             default=600,
             min=3,
-            max=_CENTURY,
+            max=MAX_EXPIRE_SECONDS,
             help="The lifetime of the reservation of a bind, in seconds. It is extended while the bind runs. After a "
             "crash of the conductor, the quota is occupied for this time.",
         ),

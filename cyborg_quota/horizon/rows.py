@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from cyborg_quota.types import MAX_AMOUNT, UNLIMITED
+from cyborg_quota.types import UNLIMITED, is_unbounded
 
 Row = dict[str, Any]
 
@@ -23,7 +23,6 @@ def usage(resource: str, detail: Mapping[str, Any]) -> Row:
     limit, fits, bound = detail["limit"], detail["fits"], detail["bound_by"]
     in_use, amount = detail["in_use"], detail["in_use"] + detail["reserved"]
     is_limited = limit is not None and limit != UNLIMITED
-    is_unbounded = fits == UNLIMITED or (bound is not None and bound["scope"] == "counter" and fits > MAX_AMOUNT // 2)
     used_percent = _percent(in_use, limit) if is_limited else 0
     return {
         **detail,
@@ -31,7 +30,7 @@ def usage(resource: str, detail: Mapping[str, Any]) -> Row:
         "is_limited": is_limited,
         "is_over": is_limited and amount > limit,
         "is_full": fits == 0,
-        "bounded_fits": None if is_unbounded else fits,
+        "bounded_fits": None if is_unbounded(fits, bound and bound["scope"]) else fits,
         "used_percent": used_percent,
         "reserved_percent": (_percent(amount, limit) if is_limited else 0) - used_percent,
     }

@@ -424,7 +424,7 @@ def _span(
 def _check_dates(*days: object) -> None:
     for day in days:
         if not isinstance(day, datetime.date):
-            raise exceptions.InvalidRequest(f"A month is given by a date of it, not by {validation.text_of(day)}.")
+            raise exceptions.InvalidRequest(f"A month is given by a date in it, not by {validation.text_of(day)}.")
 
 
 def _values(budget: Budget) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, policy, validation
-from cyborg_quota.db import path_state, projects
+from cyborg_quota.db import change_log, path_state, projects
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.ledger.history import History
@@ -240,9 +240,15 @@ class Projects(Subject):
         def find_moves(connection: Connection) -> list[RecordedChange]:
             return limit_changes.find_moves(connection, self._source, wanted)
 
-        moves = self._database.read(find_moves)
-        # Between two batches, others may change limits and the tree, as far as what is stored then permits it.
-        check = find_moves if isinstance(self._source, DatabaseLimitDriver) else None
+        moves, last = self._database.read(find_moves), 0
+
+        def check(connection: Connection) -> None:
+            """Compare again if others have changed limits or the tree since the batch before."""
+            nonlocal last
+            before, last = last, change_log.generation(connection)
+            if last != before + 1 and isinstance(self._source, DatabaseLimitDriver):
+                find_moves(connection)
+
         # A project is placed after its ancestors, so that no batch closes a cycle, whatever a later batch moves.
         done = 0
         for batch in () if dry_run else chunks(moves, BATCH_PROJECTS):

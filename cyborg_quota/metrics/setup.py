@@ -61,7 +61,7 @@ def serve_counters(conf: cfg.ConfigOpts) -> None:
         host, _, port = address.rpartition(":")
         try:
             exposition.start_http_server(int(port), host.strip("[]"), registry=recorder().registry)
-        except (OSError, OverflowError, UnicodeError) as error:  # (a port above 65535, a name that is none)
+        except (OSError, OverflowError, UnicodeError) as error:  # (a port above 65535, an invalid name)
             reasons.append(f"{address}: {getattr(error, 'strerror', None) or error}")
         else:
             LOG.info("The counters of this process are served at %s.", address)

@@ -105,7 +105,7 @@ OWN_PROJECT: Final = (
 def project_id(manager: Any, project: str | None, domain: str | None, *, force: bool = False) -> str:
     """The id of a project; None: that of the token. Raises CommandError, or an error of openstacksdk.
 
-    ``force``: what Keystone has no project for is an id.
+    ``force``: take it as an id if Keystone has no such project.
     """
     if project is None:
         own = manager.auth_ref.project_id

@@ -16,7 +16,7 @@ from cyborg_quota.osc.base import Run, generate, remote
 from cyborg_quota.osc.client import OWN_PROJECT, PROJECT, quoted
 from cyborg_quota.surface import arguments, formats, table
 from cyborg_quota.surface.operations import Argument, Column, Columns, OneOf, Operation, Table, entries, sentences
-from cyborg_quota.types import MAX_AMOUNT, TOTAL, UNLIMITED, Over
+from cyborg_quota.types import TOTAL, Over, is_unbounded
 from cyborg_quota.types.hours import BudgetUse
 
 _REASON: Final = Argument("--reason", metavar="<reason>", help="Reason for the change, which the history shows.")
@@ -28,9 +28,7 @@ def _pod(help_text: str) -> Argument:
 
 
 def _is_unlimited(detail: Mapping[str, Any]) -> bool:
-    """Whether no limit bounds what fits. (The width of the counter does not count until half of it is in use.)"""
-    is_counter = detail["bound_by"] is not None and detail["bound_by"]["scope"] == "counter"
-    return detail["fits"] == UNLIMITED or (is_counter and detail["fits"] > MAX_AMOUNT // 2)
+    return is_unbounded(detail["fits"], detail["bound_by"] and detail["bound_by"]["scope"])
 
 
 def _bound_by(detail: Mapping[str, Any]) -> str | None:

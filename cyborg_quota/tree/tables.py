@@ -115,7 +115,7 @@ def _move_usage(
     then = minimums.moved(now, moving, *trees)
     for key, row in then.items():
         if (growth := row.counted - now[key].counted) > 0 and row.counted > MAX_COUNTED:
-            # (Named is a project that moves: the caller of a charge may not know those above it, I8.)
+            # (The error names a project that moves: the caller of a charge may not know those above it, I8.)
             movers = sorted(one.project_id for one in moving if one.resource_key == key.resource_key)
             below = [name for name in movers if key.project_id in (name, TOTAL, *ancestors(name, trees[1]))]
             raise exceptions.MeterOverflow((below or movers)[0], key.resource, growth)

@@ -761,3 +761,11 @@ class Page:
     limit: int | None = None
     after: Marker | None = None
     resource: str | None = None
+
+
+def is_unbounded(fits: int | None, scope: str | None) -> bool:
+    """Whether no limit bounds what fits. ``scope``: of what does.
+
+    (The width of a counter does not count as a limit until half of it is in use.)
+    """
+    return fits is None or fits == UNLIMITED or (scope == "counter" and fits > MAX_AMOUNT // 2)

@@ -147,7 +147,12 @@ def get_limits(call: Call) -> Json:
         call.headers["ETag"] = f'"{call.engine.limits.generation_of(call.elevated, call.project_id)}"'
     if pod is not None:
         return _answer(pod, _limits_in(call, pod))
-    return {"quota": {resource: detail["limit"] for resource, detail in get_detail(call)["quota"].items()}}
+    return {"quota": _limits_of(call)}
+
+
+def _limits_of(call: Call) -> dict[str, Any]:
+    """The limits that apply to the project, over all pods."""
+    return {resource: detail["limit"] for resource, detail in get_detail(call)["quota"].items()}
 
 
 def _generation(call: Call) -> int | None:
@@ -235,11 +240,10 @@ def set_limits(call: Call) -> Json:
         generation=_generation(call),
         force=call.body.get("force", False),
     )
-    answer = get_limits(call) if pod is None else {}
-    call.headers["ETag"] = f'"{generation}"'  # (another call may have changed the limits since)
+    call.headers["ETag"] = f'"{generation}"'  # (not the newest one, which another call may have made)
     if pod is None:
         given = {resource: limit for resource, limit in limits.items() if limit is not None}
-        return with_warnings(call, {"quota": {**answer["quota"], **given}}, limits)
+        return with_warnings(call, {"quota": {**_limits_of(call), **given}}, limits)
     return _answer(pod, {resource: limit for resource, limit in {**own, **limits}.items() if limit is not None})
 
 

@@ -126,8 +126,8 @@ class CapacityImporter:
                     overtaken.append((entry.name,))
                 progress(1)
             _warn(
-                "Another writer has changed or removed %d providers since this import began, %s for example. That "
-                "stays; the next import compares them again.",
+                "Another writer has changed or removed %d providers since this import began, %s for example. This "
+                "import does not change them; the next one compares them again.",
                 overtaken,
             )
             return changes

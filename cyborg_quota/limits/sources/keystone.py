@@ -48,7 +48,7 @@ def make_client(conf: cfg.ConfigOpts, needs: str, within_seconds: float | None =
     plugins.load_auth(conf, keystone_client.GROUP)
     try:
         url = urllib.parse.urlsplit(getattr(conf[keystone_client.GROUP], "auth_url", None) or "")
-    except ValueError:  # (its text may have the password)
+    except ValueError:  # (the text of the error may contain the password)
         raise exceptions.ConfigurationError(f"[{keystone_client.GROUP}] auth_url is not a valid URL.") from None
     if "@" in url.netloc or url.query:  # (keystoneauth1 logs the URL.)
         raise exceptions.ConfigurationError(
