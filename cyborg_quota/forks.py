@@ -19,7 +19,15 @@ class Renewable(Protocol):
         """Replace locks and drop references to the connections of the parent. Must not acquire a lock or do I/O."""
 
 
+class Closable(Protocol):
+    """An object whose files a child must not inherit open."""
+
+    def close(self) -> None:
+        """Close the files; the next use opens them again."""
+
+
 _renewables: Final[weakref.WeakSet[Renewable]] = weakref.WeakSet()
+_closables: Final[weakref.WeakSet[Closable]] = weakref.WeakSet()
 
 
 def register(renewable: Renewable) -> None:
@@ -28,9 +36,19 @@ def register(renewable: Renewable) -> None:
     _renewables.add(renewable)
 
 
+def close_before(closable: Closable) -> None:
+    """Close this object before each fork. Keeps a weak reference."""
+    _closables.add(closable)
+
+
+def _close_all() -> None:
+    for closable in list(_closables):
+        closable.close()
+
+
 def _renew_all() -> None:
     for renewable in list(_renewables):
         renewable.renew_after_fork()
 
 
-os.register_at_fork(after_in_child=_renew_all)
+os.register_at_fork(before=_close_all, after_in_child=_renew_all)

@@ -215,6 +215,8 @@ class ConnectionCache:
             if self._waiting and (other := self.take()) is not None:
                 _return_to_pool(other)
         else:
+            if connection.invalidated:  # the others may be as dead, and would fail one by one: the pool replaces them
+                self.close()
             _return_to_pool(cached)
 
     def close(self) -> None:

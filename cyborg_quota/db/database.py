@@ -44,16 +44,22 @@ class Deadline(threading.local):
 
     It applies to retries after database errors. The caller limits the attempts that it repeats for other reasons.
     ``began``: the start time of this thread's call, if the call consists of several transactions. (A context
-    manager made by contextlib takes five times as long, and each attach enters it twice.)
+    manager made by contextlib takes five times as long, and each attach enters it twice.) ``depth``: the number of
+    contexts that it is in; the outermost one counts.
     """
 
     began: float | None = None
+    depth = 0
 
     def __enter__(self) -> None:
-        self.began = time.monotonic()
+        if self.depth == 0:
+            self.began = time.monotonic()
+        self.depth += 1
 
     def __exit__(self, *_failure: object) -> None:
-        self.began = None
+        self.depth -= 1
+        if self.depth == 0:
+            self.began = None
 
 
 def backoff(retry: int, error: Exception, settings: DatabaseSettings, left_seconds: float) -> float:
@@ -92,6 +98,10 @@ class _Pool:
         self._opened: tuple[sa.Engine, ConnectionCache] | None = None
         self._parents: list[tuple[sa.Engine, ConnectionCache]] = []  # referenced, so that they are not closed
         forks.register(self)
+        if not dialect.has_server and ":memory:" not in (url.database or ":memory:"):
+            # SQLite's locks belong to the process: with an open file of its parent, a child would believe that it holds
+            # them, and write to a log that the parent has merged and deleted (sqlite.org/howtocorrupt.html, 2.6).
+            forks.close_before(self)
 
     def open(self) -> tuple[sa.Engine, ConnectionCache]:
         if self._opened is not None:

@@ -107,10 +107,11 @@ _CONFLICTS: Final = frozenset({"40001", "40P01", 1020, 1213})
 
 _BUSY_TEXT: Final = re.compile(r"database( table)? is locked", re.IGNORECASE)
 
-NOT_EXECUTABLE: Final = frozenset({"42883", "42501", 1243, 1461})
+NOT_EXECUTABLE: Final = frozenset({"42883", "42501", 1064, 1243, 1295, 1461})
 """The codes that show that this server, or a pooler before it, cannot run single-statement transactions.
 
-PostgreSQL: no such function, no privilege for it. MariaDB: unknown prepared statement; too many of them.
+PostgreSQL: no such function, no privilege for it. MariaDB: unknown prepared statement; too many of them;
+a proxy or an sql_mode (ORACLE) that cannot parse or prepare a compound statement.
 """
 
 

@@ -7,6 +7,8 @@ import contextlib
 import functools
 import pathlib
 import socket
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -105,6 +107,16 @@ class TestRetryIntervals(base.LedgerTestCase):
             self.assertLessEqual(seconds, left / 48)
         self.assertGreater(len(waits), 15)
         self.assertGreater(max(seconds for _, seconds in self.waits(oslo_exc.DBConnectionError())), 0.1)
+
+    def test_a_call_within_a_call(self) -> None:
+        """The deadline of the outer one holds, also after the inner one has ended (adopt reserves, and commits)."""
+        deadline = database.Deadline()
+        with deadline:
+            began = deadline.began
+            with deadline:
+                self.assertEqual(began, deadline.began)
+            self.assertEqual(began, deadline.began)
+        self.assertIsNone(deadline.began)
 
 
 class OutageTestCase(base.BackendTestCase):
@@ -205,6 +217,16 @@ class TestServer(OutageTestCase):
         engine.reserve(base.ADMIN, {"gpu": 1})
         self.assertEqual([1], attempts)
 
+    def test_after_a_lost_connection_the_others_are_not_tried(self) -> None:
+        """Each would fail at its first use, after a firewall has dropped them even at the end of its time limit."""
+        engine = self.new_engine("others", retry_seconds=0.0)
+        ledger, all_are_open = hooks.database_of(engine), threading.Barrier(4)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: ledger.read(lambda _connection: all_are_open.wait(60)), range(4)))
+        kill_all(self.url)
+        self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, base.ADMIN, {"gpu": 1})
+        engine.reserve(base.ADMIN, {"gpu": 1})
+
 
 class TestMariaDB(OutageTestCase):
     scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "mariadb"]
@@ -281,6 +303,33 @@ class TestFile(OutageTestCase):
         engine = fixtures.make_engine(f"sqlite:///{path}")
         self.assertRaises(exceptions.DatabaseError, engine.reserve, base.ADMIN, {"gpu": 1})
         self.assertEqual(before, path.read_bytes())
+
+    def test_a_child_outlives_the_connections_of_its_parent(self) -> None:
+        """Its changes are in the file, and not in a log that the parent has deleted. (No other process has it open.)"""
+        hooks.database_of(self.new_engine("outlived")).close()
+        subprocess.run([sys.executable, "-c", OUTLIVE, self.url], check=True)
+        self.assertEqual(7, fixtures.open_engine(self, self.url).get_usages(base.ADMIN)["gpu"].reserved)
+
+
+OUTLIVE = """
+import os, sys
+from tests import base, fixtures
+engine = fixtures.make_engine(sys.argv[1])
+engine.reserve(base.ADMIN, {"gpu": 1})
+(has_used, tell_used), (has_closed, tell_closed) = os.pipe(), os.pipe()
+if (child := os.fork()) == 0:
+    engine.reserve(base.ADMIN, {"gpu": 1})
+    os.write(tell_used, b".")
+    os.read(has_closed, 1)
+    for _ in range(5):
+        engine.reserve(base.ADMIN, {"gpu": 1})
+    os._exit(0)
+os.read(has_used, 1)
+engine.close()
+os.write(tell_closed, b".")
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+"""A program with the address of a database as its argument, which reserves 7 GPUs."""
 
 
 class TestShared(base.LedgerTestCase):
