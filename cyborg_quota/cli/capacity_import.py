@@ -67,6 +67,7 @@ def _read(name: str) -> dict[int, WantedProvider]:
     """The providers of the file, in its order, by their first lines. Raises BadUsage, which names the line."""
     try:
         if name == "-":
+            sys.stdin.reconfigure(encoding="utf-8-sig", newline="")  # type: ignore[union-attr]
             return _parse(sys.stdin)
         with open(name, encoding="utf-8-sig", newline="") as file:
             return _parse(file)

@@ -72,6 +72,13 @@ def one_line(text: str) -> str:
     return printable(" ".join(line.strip() for line in text.splitlines() if line.strip()))
 
 
+def open_streams() -> None:
+    """Give the program streams to /dev/null for those that its caller has closed, as daemons and cron jobs do."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r" if name == "stdin" else "w"))
+
+
 def run_program(
     prog: str,
     work: Callable[[], int],
@@ -91,10 +98,13 @@ def run_program(
         return exit_request.code if isinstance(exit_request.code, int) else BAD_USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
+    except OSError as error:
         with contextlib.suppress(OSError, ValueError):  # so that Python's flush at exit raises no second error
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        status = BROKEN_PIPE if isinstance(error, BrokenPipeError) else REFUSED
+        if status == REFUSED:
+            print_line(prog, f"Input or output failed: {error}.", debug=debug)
+        return status
     except (exceptions.QuotaError, cfg.Error) as error:
         text = loading.safe_message(error) if isinstance(error, cfg.Error) else str(error)
         print_line(prog, text + next_step(error), debug=debug)
@@ -103,7 +113,8 @@ def run_program(
         if not has_debug:
             raise
         LOG.debug("Unexpected error:", exc_info=True)
-        print_line(prog, f"Internal error: {error!r}. (Run with --debug for the traceback.)", debug=debug)
+        name = type(error).__name__  # (the repr of an error may have more than its message: the content of a file)
+        print_line(prog, f"Internal error: {name}: {error}. (Run with --debug for the traceback.)", debug=debug)
         return REFUSED
 
 

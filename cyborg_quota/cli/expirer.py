@@ -285,14 +285,16 @@ def _serve(conf: cfg.ConfigOpts) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the service, or its jobs once; returns the exit status."""
+    errors.open_streams()
     return run_program(PROG, lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
 def _run(argv: Sequence[str]) -> int:
     conf = cfg.ConfigOpts()
     logging.register_options(conf)
-    # alembic logs each check of the schema's revision at INFO.
-    logging.set_defaults(default_log_levels=[*logging.get_default_log_levels(), "alembic=WARN"])
+    # alembic logs each check of the schema's revision at INFO; oslo.db, the traceback of an error without a type.
+    levels = [*logging.get_default_log_levels(), "alembic=WARN", "oslo_db.sqlalchemy.exc_filters=ERROR"]
+    logging.set_defaults(default_log_levels=levels)
     conf.register_cli_opts(CLI_OPTS)
     with errors.usage_as_errors():
         loading.load(

@@ -268,8 +268,10 @@ class Shell(app.App):
         for name in ("stevedore", "alembic", "matplotlib", "PIL"):
             logging.getLogger(name).setLevel(logging.WARNING)
         if level > logging.DEBUG:
-            # It warns when Keystone cannot be reached; our own message reports that with the reason.
-            logging.getLogger("keystoneauth.identity").setLevel(logging.ERROR)
+            # They warn when Keystone cannot be reached, and of an error of the database that they do not know; our own
+            # messages report that with the reason.
+            for name in ("keystoneauth.identity", "oslo_db.sqlalchemy.exc_filters"):
+                logging.getLogger(name).setLevel(logging.ERROR)
         try:
             yield
         finally:
@@ -297,6 +299,7 @@ def _os_user() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    errors.open_streams()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             # Escape characters that the terminal's encoding lacks, instead of raising UnicodeEncodeError.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, Final, TextIO
@@ -58,6 +59,8 @@ class CSV(commaseparated.CSVLister, base.SingleFormatter):
 def output(stdout: IO[str], file: str | None) -> Iterator[IO[str]]:
     """Open the file of OUTPUT. Raises BadUsage."""
     if file in (None, "-"):
+        if isinstance(stdout, io.TextIOWrapper):
+            stdout.reconfigure(encoding="utf-8")  # as that of a file, whatever the locale
         yield stdout
         return
     try:

@@ -200,6 +200,7 @@ def _add_command(conf: Any, checks: Checks) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the checks; returns the exit status."""
+    errors.open_streams()
     logging.getLogger().addHandler(logging.NullHandler())  # do not print the log lines of libraries beside the table
     return run_program(PROG, lambda: _run(sys.argv[1:] if argv is None else argv), has_debug=False)
 

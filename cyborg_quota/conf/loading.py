@@ -64,6 +64,10 @@ def load(conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = PROJECT, **
         )
     except cfg.ConfigFileParseError as error:
         raise cfg.ConfigFileParseError(error.config_file, _position(error)) from None
+    except UnicodeDecodeError as error:  # (whose repr has the whole content, with the passwords)
+        raise cfg.Error(f"A configuration file is not in UTF-8: {error.reason}.") from None
+    except OSError as error:
+        raise cfg.Error(f"The configuration file {error.filename!a} cannot be read: {error.strerror}.") from None
     for name in sorted(opts.OPTIONS.keys() - {"database"}):  # (whose errors may contain a secret)
         dict(conf[name].items())  # oslo.config parses a value at its first access: parse all at the start
     return conf

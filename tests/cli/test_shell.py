@@ -7,6 +7,7 @@ import contextlib
 import functools
 import io
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -132,7 +133,7 @@ class ShellTest(base.CliTestCase):
 
     def test_an_unexpected_error_is_one_line_too(self) -> None:
         self.useFixture(base.fx.MockPatchObject(QuotaEngine, "audit", side_effect=KeyError("odd")))
-        self.assertIn("Internal error: KeyError('odd')", self.refused(1, "audit"))
+        self.assertIn("Internal error: KeyError: 'odd'.", self.refused(1, "audit"))
 
     def test_a_broken_pipe_prints_no_traceback(self) -> None:
         """In a process that the shell starts, and in forks of this one, which need no second to load the libraries."""
@@ -150,6 +151,28 @@ class ShellTest(base.CliTestCase):
         _, err = process.communicate(timeout=60)
         self.assertEqual((141, ""), (process.returncode, err))
 
+    def test_output_that_cannot_be_written(self) -> None:
+        with open("/dev/full", "wb") as full:
+            command = functools.partial(
+                main.main, ["--config-file", str(self.conf), "reservation", "list", "-f", "csv"]
+            )
+            ended = forked.run(command, stdout=full.fileno())
+        self.assertEqual((1, 1), (ended.status, ended.err.count("\n")), ended.err)
+        self.assertIn("No space left on device", ended.err)
+
+    def test_closed_streams(self) -> None:
+        """A charge that nobody reads about is no error; and no message is written into the data."""
+        command = f"{base.installed(base.PROGRAM)} --config-file {self.conf}"
+        subprocess.run(f"{command} reserve --project p gpu=1 >&-", shell=True, check=True)
+        ended = subprocess.run(f"{command} commit nothing <&- 2>&-", shell=True, check=False, stdout=subprocess.PIPE)
+        self.assertEqual((1, b""), (ended.returncode, ended.stdout))
+
+    def test_a_file_that_is_no_database(self) -> None:
+        path = self.directory / "notes.txt"
+        path.write_text("no database")
+        self.configure(url=f"sqlite:///{path}")
+        self.assertIn("file is not a database", self.refused(1, "db", "sync"))
+
     def test_interrupted(self) -> None:
         self.useFixture(base.fx.MockPatchObject(QuotaEngine, "audit", side_effect=KeyboardInterrupt))
         ended = self.call("audit")
@@ -162,6 +185,16 @@ class ShellTest(base.CliTestCase):
             self.assertEqual(0, main.main(["--config-file", str(self.conf), *argv]))
         out.seek(0)
         self.assertEqual("\\u30d7\\u30ed\n", out.read())
+
+    def test_a_file_on_stdout_has_the_encoding_of_a_file(self) -> None:
+        """An import of it would set the limits of a project whose name has backslashes."""
+        self.configure("[limits]\ndriver = database")
+        self.assertEqual(0, self.call("set", "gpu=1", "プロ").status)
+        self.call("limits", "export", name := str(self.directory / "limits.yaml"))
+        out = io.TextIOWrapper(content := io.BytesIO(), encoding="ascii")
+        with contextlib.redirect_stdout(out):
+            self.assertEqual(0, main.main(["--config-file", str(self.conf), "limits", "export"]))
+        self.assertEqual(pathlib.Path(name).read_bytes(), content.getvalue())
 
     def test_logging_goes_to_stderr_when_asked(self) -> None:
         self.assertEqual("", self.call("reserve", "--project", "p", "gpu=1").err)

@@ -125,6 +125,12 @@ class TestFiles(SecretsTestCase):
         self.write(f"[database\nconnection = mysql://root:{QUOTED}@127.0.0.1/db\n")
         self.assertIn(f"{self.conf}: line 1: ", self.assert_hidden("list", "--usage").err)
 
+    def test_a_file_in_another_encoding(self) -> None:
+        """The error of Python has the whole content."""
+        self.conf.write_bytes(f"[database]\nconnection = mysql://root:{QUOTED}@127.0.0.1/db\n# ".encode() + b"\xfc\n")
+        self.assertIn("not in UTF-8", self.assert_hidden("--debug", "list", "--usage").err)
+        self.assert_hidden_by_the_expirer("--debug")
+
     def test_errors_of_another_configuration(self) -> None:
         """The configuration of Cyborg, for example: the errors of oslo.config are passed on."""
         for text in (
