@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import datetime
 import functools
@@ -14,7 +13,6 @@ from typing import Any, Final, NamedTuple
 from cyborg_quota import exceptions, policy, validation
 from cyborg_quota.db import change_log, clock, meters, projects, usages
 from cyborg_quota.db.database import Connection
-from cyborg_quota.db.prepared import chunks
 from cyborg_quota.hours import tables
 from cyborg_quota.hours.enforcer import BudgetEnforcer
 from cyborg_quota.ledger.enforcers import EnforcedSubject
@@ -315,11 +313,11 @@ class Hours(EnforcedSubject):
     ) -> list[MonthlyUsage]:
         """What each project has used of each resource in each month, with all that was below it; without zeros.
 
-        Sorted as the database sorts names, and of a tree in parts of 500 projects. ``start``, ``until``: days of the
-        first and of the last month; of the present month, until now. For an admin only: ``project_id`` None (all
-        projects, also those that were removed), and ``tree`` (also the projects that are below it now). ``limit``,
-        ``after``: the maximum number of rows, and the last row of the page before.
-        Raises NotAuthorized, InvalidRequest.
+        Sorted as the database sorts names; of a tree, parents are first. ``start``, ``until``: days of the first and of
+        the last month; of the present month, until now. For an admin only: ``project_id`` None (all projects, also
+        those that were removed), and ``tree`` (also the projects that are below it now). ``limit``, ``after``: the
+        maximum number of rows, and the last row of the page before.
+        Raises NotAuthorized, InvalidRequest, MarkerNotFound.
         """
         if project_id is None or tree:
             validation.admin_only(context, "report_usage")
@@ -336,25 +334,47 @@ class Hours(EnforcedSubject):
             )
         maximum = validation.row_limit(limit)
 
+        last = None if after is None else UsageKey(*after[:2])
+
         def rows(connection: Connection) -> Iterator[MonthlyUsage]:
-            below = projects.subtree_edges(connection, named) if tree and named is not None else ()
-            parts = [None] if named is None else [*chunks(sorted([named, *below]), _ROWS_A_PAGE)]
-            last = None if after is None else UsageKey(*after[:2])
-            if last is not None and named is not None:  # begin with its part
-                firsts = [part[0] for part in parts if part]
-                parts = parts[max(0, bisect.bisect_right(firsts, last.project_id) - 1) :]
-            for part in parts:
-                if last is not None and (part is None or last.project_id in part):
-                    keys = [last]  # (there may be later months of this row)
-                else:
-                    keys = meters.usage_keys(connection, part, last, _ROWS_A_PAGE)
-                while keys:
-                    used = _used(connection, keys, months)
-                    yield from (row for row in used if after is None or row[:2] != after[:2] or row.month > after[2])
-                    keys = meters.usage_keys(connection, part, keys[-1], _ROWS_A_PAGE)
-                last = None
+            for keys in _keys(connection, named, last, tree=tree):
+                used = _used(connection, keys, months)
+                yield from (row for row in used if after is None or row[:2] != after[:2] or row.month > after[2])
 
         return self._untimed.read(lambda connection: list(itertools.islice(rows(connection), maximum)))
+
+
+def _keys(
+    connection: Connection, top: str | None, last: UsageKey | None, *, tree: bool
+) -> Iterator[Sequence[UsageKey]]:
+    """The usage rows of a report from ``last`` on (there may be later months of it), in lists that are not empty.
+
+    A tree is read as far as its rows are asked for.
+    """
+    if top is None or not tree:
+        if last is not None and top in (None, last.project_id):
+            yield [last]
+        yield from _pages(connection, None if top is None else [top], last)
+        return
+    position, has_more = None if last is None else last.project_id, True
+    while has_more:
+        page, has_more = projects.subtree_page(connection, top, _ROWS_A_PAGE, position)
+        if last is not None and last.project_id == position:  # (it is in this tree: otherwise, MarkerNotFound)
+            yield [last]
+            yield from _pages(connection, [position], last)
+        order = {project_id: index for index, (_, project_id) in enumerate(page)}
+        found = itertools.chain.from_iterable(_pages(connection, order, None))
+        if keys := sorted(found, key=lambda key: order[key.project_id]):
+            yield keys
+        position = page[-1][1] if page else None
+
+
+def _pages(
+    connection: Connection, project_ids: Collection[str] | None, after: UsageKey | None
+) -> Iterator[list[UsageKey]]:
+    while keys := meters.usage_keys(connection, project_ids, after, _ROWS_A_PAGE):
+        yield keys
+        after = keys[-1]
 
 
 def _used(connection: Connection, keys: Sequence[UsageKey], months: Sequence[int]) -> list[MonthlyUsage]:

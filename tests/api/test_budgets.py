@@ -139,16 +139,18 @@ class TestReport(BudgetTestCase):
         self.assertEqual(everything, [one for one in self.projects(server.ADMIN) if one in everything])
         self.assertEqual(["detector"], self.projects(READER))
         self.assertEqual(["detector"], self.projects(PARENT, "&project_id=detector"))
-        self.assertEqual(["detector", "higgs"], self.projects(PARENT, "&tree=true"))
+        self.assertEqual(["higgs", "detector"], self.projects(PARENT, "&tree=true"))
         self.projects("rita@higgs:reader", "&tree=true", 403)
         for project_id in ("higgs", "nowhere"):
             self.projects(READER, f"&project_id={project_id}", 404)
 
     def test_a_marker_of_another_project_reveals_nothing(self) -> None:
-        """It is a position among the rows that the user may see."""
-        for who, query, own in ((READER, "", ["detector"]), (PARENT, "&tree=true", ["detector", "higgs"])):
-            self.assertEqual(own, self.projects(who, f"{query}&marker=biology/gpu/2020-01"))
-            self.assertEqual([], self.projects(who, f"{query}&marker=physics/gpu/2020-01"))
+        """It is a position among the rows that the user may see, or no row of the tree."""
+        self.assertEqual(["detector"], self.projects(READER, "&marker=biology/gpu/2020-01"))
+        self.assertEqual([], self.projects(READER, "&marker=physics/gpu/2020-01"))
+        for project_id in ("biology", "physics", "nowhere"):
+            answer = self.projects(PARENT, f"&tree=true&marker={project_id}/gpu/2020-01", 400)
+            self.assertIn("the list has no such row", answer["errors"][0]["detail"])
 
     def test_the_pages_have_each_row_once(self) -> None:
         # (What was reserved in this second has no row yet.)

@@ -366,16 +366,23 @@ class TestList(BudgetTestCase):
         for name in names:
             self.engine.reserve(base.Context(name), {"gpu": 1, "fpga": 1})
         self.clock.now += datetime.timedelta(hours=2)
-        expected = sorted(itertools.product([*names, "root"], ("fpga", "gpu")))
+        expected = sorted(itertools.product(["root", *names], ("fpga", "gpu")))
         with clouds.captured() as statements:
             rows = self.hours.report(ADMIN, BEGIN, BEGIN, "root", tree=True)
-        self.assertEqual(expected, [row[:2] for row in rows])
+        self.assertEqual(expected, sorted(row[:2] for row in rows))
         reads = [values for text, values in clouds.queries(statements) if "FROM quota_usages" in text]
         self.assertLess(max(map(len, reads)), 3 * self.ROWS)
         with clouds.captured() as of_a_page:
             self.hours.report(ADMIN, BEGIN, BEGIN, "root", tree=True, limit=1)
-        self.assertEqual(3, len([text for text, _ in clouds.queries(of_a_page) if "FROM quota_usages" in text]))
-        self.assertEqual(expected, [row[:2] for row in self.in_pages("root", tree=True)])
+        self.assertEqual(5, len([text for text, _ in clouds.queries(of_a_page) if "FROM quota_usages" in text]))
+        self.assertEqual(
+            [], [text for text, values in clouds.queries(of_a_page) if "b7" in values], "what follows is not read"
+        )
+        self.assertEqual([row[:2] for row in rows], [row[:2] for row in self.in_pages("root", tree=True)])
+        marker = ("b7", "gpu", BEGIN.date())
+        self.assertRaises(
+            exceptions.MarkerNotFound, self.hours.report, ADMIN, BEGIN, BEGIN, "B0", tree=True, after=marker
+        )
 
     def in_pages(self, *projects: str, **tree: bool) -> list[MonthlyUsage]:
         """The report, read in pages of three rows."""
