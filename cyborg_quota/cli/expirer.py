@@ -33,7 +33,7 @@ from cyborg_quota.conf import loading, resource_rules
 from cyborg_quota.cyborg import cyborg_host
 from cyborg_quota.cyborg.repair import Repair
 from cyborg_quota.metrics import setup as metrics
-from cyborg_quota.types.capacity import COLLECT_SECONDS, RETRY_SECONDS, CapacityNotice
+from cyborg_quota.types.capacity import COLLECT_SECONDS, RETRY_SECONDS
 
 LOG = logging.getLogger(__name__)
 
@@ -102,19 +102,11 @@ class Maintenance:
         return purged
 
     def notify(self) -> int:
-        """Log and send a notice for each threshold that a project, an inventory or a resource crossed.
-
-        Returns their number.
-        """
-        notices = self._engine.notices(self._context)
-        notifications.notify_all(notices, self._send)
-        sent = len(notices)
-        for subject in self._engine.subjects.values():
-            notices = subject.notices(self._context)
-            # A summary of many inventories must not hide that a resource is nearly full.
-            totals = [notice for notice in notices if isinstance(notice, CapacityNotice) and notice.provider is None]
-            notifications.notify_all([notice for notice in notices if notice not in totals], self._send)
-            notifications.notify_all(totals, self._send)
+        """Log and send a notice for each crossed threshold of a limit or a capacity; returns their number."""
+        sent = 0
+        for source in (self._engine, *self._engine.subjects.values()):
+            notices = source.notices(self._context)
+            notifications.notify_all(notices, self._send)
             sent += len(notices)
         return sent
 

@@ -137,11 +137,10 @@ class ResourceUse(NamedTuple):
 class CapacityNotice:
     """The use of an inventory has crossed a threshold of its capacity. ``before`` and ``now``: as those of Notice.
 
-    ``provider`` None: of the resource at all providers together; a provider whose use exceeds its capacity counts as
-    full. ``used``: what is in use, here and elsewhere.
+    ``used``: what is in use, here and elsewhere.
     """
 
-    provider: str | None
+    provider: str
     resource: str
     capacity: int
     used: int
@@ -149,8 +148,8 @@ class CapacityNotice:
     now: int
 
     def __str__(self) -> str:
-        where = "all providers" if self.provider is None else f"provider {self.provider}"
-        return f"{where}, resource {self.resource}: {self.where} (used {self.used}, capacity {self.capacity})"
+        where = f"{self.where} (used {self.used}, capacity {self.capacity})"
+        return f"provider {self.provider}, resource {self.resource}: {where}"
 
     @property
     def where(self) -> str:
