@@ -4,11 +4,8 @@
 from __future__ import annotations
 
 import functools
-import logging
 from typing import Any
 from unittest import mock
-
-from fixtures import FakeLogger
 
 from cyborg_quota import ANY, Inventory, exceptions
 from cyborg_quota.capacity.imports.changes import CapacityImporter, WantedProvider
@@ -66,18 +63,6 @@ class UsedElsewhereTest(base.LedgerTestCase):
         self.assertEqual((1, 5, -1), self.figures_of())
         self.assertRaises(exceptions.OverCapacity, self.claim, 1)
         self.assert_invariants()
-
-    def test_the_pod_of_a_known_provider_is_not_imported(self) -> None:
-        """It is not ignored silently."""
-        logged = self.useFixture(FakeLogger("cyborg_quota", level=logging.WARNING))
-        for name in ("p1", "p2"):
-            self.engine.pods.add(ADMIN, name)
-        self.capacity.add_provider(ADMIN, "n5", pod="p2")
-        importer = CapacityImporter(self.capacity, ADMIN, ["gpu"])
-        wanted = [WantedProvider("n1", pod="p1"), WantedProvider("n5", pod="p2"), WantedProvider("new", pod="p1")]
-        importer.run(lambda: wanted)
-        self.assertEqual(1, logged.output.count("known providers"), logged.output)
-        self.assertIn("cyborg-quota provider set n1 --pod p1", logged.output)
 
     def test_drift(self) -> None:
         """A counter below the claim that ends becomes 0, and only the rest of the capacity free."""

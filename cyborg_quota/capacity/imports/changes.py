@@ -14,8 +14,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from oslo_log import log as logging
-
 from cyborg_quota import exceptions, units, validation
 from cyborg_quota.spool import Spool
 from cyborg_quota.types import in_pages
@@ -24,8 +22,6 @@ from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.capacity.api import Capacity
-
-LOG = logging.getLogger(__name__)
 
 ADD, SET, ELSEWHERE = "add provider", "set inventory", "set used elsewhere"
 
@@ -97,10 +93,10 @@ class CapacityImporter:
     ) -> list[Change]:
         """Read the source and apply it; returns the changes. ``progress``: called with the number of providers done.
 
-        A provider that another writer changes while the source is read keeps that change.
+        A provider that another writer changes while the source is read keeps that change, and ends the import.
 
         Raises what ``read`` raises, UnknownResource, InvalidInventory, InvalidName, InvalidRequest, ProviderNotFound,
-        PodNotFound, QuotaError (the temporary file cannot be written).
+        PodNotFound, QuotaError (another writer changed a provider, or the temporary file cannot be written).
         """
         with Spool() as spool:
             claims = _Claims(spool)
@@ -115,21 +111,16 @@ class CapacityImporter:
             if any(self._elsewhere(entry, provider, claims) for entry, provider in matched if entry.used is not None):
                 self.settle()
                 claims.add(self.capacity, self.context)
-            _warn_about_known(matched)
-            _warn_about_hosts(matched, stored)
             changes: list[Change] = []
-            overtaken: list[tuple[str]] = []
             for entry, provider in matched:
                 try:
                     changes += self._apply(entry, provider, stored, claims, dry_run=dry_run)
-                except (exceptions.ProviderConflict, exceptions.ProviderExists, exceptions.ProviderNotFound):
-                    overtaken.append((entry.name,))
+                except (exceptions.ProviderConflict, exceptions.ProviderExists, exceptions.ProviderNotFound) as error:
+                    raise exceptions.QuotaError(
+                        f"Another writer changed provider {entry.name!a} while the import ran: {error} Run the import "
+                        "again: it compares everything, and changes what still differs."
+                    ) from None
                 progress(1)
-            _warn(
-                "Another writer has changed or removed %d providers since this import began, %s for example. This "
-                "import does not change them; the next one compares them again.",
-                overtaken,
-            )
             return changes
 
     def _check(self, wanted: Sequence[WantedProvider], stored: _Stored) -> None:
@@ -241,57 +232,6 @@ def _check_matches(matched: Iterable[tuple[WantedProvider, Provider | None]]) ->
                 f"{provider.name!a} (UUID {provider.uuid}): one has its UUID, and the other one its name. Rename one "
                 "in the source, or remove the stored provider if it has no claims."
             )
-
-
-def _warn_about_known(matched: Iterable[tuple[WantedProvider, Provider | None]]) -> None:
-    """Warn of what an import does not change at a known provider.
-
-    That ANY chooses it may have been set by hand. A provider that has claims cannot be moved to another pod.
-    """
-    known = [(entry, provider) for entry, provider in matched if provider is not None]
-    _warn(
-        "The source names another pod for %d known providers, which the import does not change. Run for each of "
-        "them: cyborg-quota provider set %s --pod %s",
-        [(provider.name, entry.pod) for entry, provider in known if entry.pod not in (None, provider.pod)],
-    )
-    _warn(
-        "%d known providers are shared pools in the source and not here, or the other way round, which the import "
-        "does not change. Run for each of them: cyborg-quota provider set %s %s",
-        [
-            (provider.name, "--no-shared" if entry.can_host else "--shared")
-            for entry, provider in known
-            if entry.can_host not in (None, provider.can_host)
-        ],
-    )
-
-
-def _warn(message: str, cases: Sequence[tuple[object, ...]]) -> None:
-    """Log the number of cases, and the first of them."""
-    if cases:
-        LOG.warning(message, len(cases), *cases[0])
-
-
-def _warn_about_hosts(matched: Sequence[tuple[WantedProvider, Provider | None]], stored: _Stored) -> None:
-    """Warn of new providers, such as ``node1.example.org``, that another source may have stored as ``node1``."""
-    # (The providers without a parent that have an inventory with a total above 0.)
-    with_something = {name for name, records in stored.records.items() if any(one.total for one in records.values())}
-    hosts = {name for name in with_something if name in stored.by_name and stored.by_name[name].parent is None}
-    others = hosts - {provider.name for _, provider in matched if provider is not None}
-    by_label: defaultdict[str, list[str]] = defaultdict(list)  # by the first label of the domain name
-    for name in others:
-        by_label[name.partition(".")[0]].append(name)
-    new = [entry for entry, provider in matched if provider is None and entry.is_needed and entry.inventories]
-    twice = [
-        (entry.name, name)
-        for entry in new
-        for name in by_label[entry.name.partition(".")[0]]
-        if entry.name.startswith(f"{name}.") or name.startswith(f"{entry.name}.")
-    ]
-    _warn(
-        "%d new providers may be hosts that are already stored under another name, for example %s and %s. If so, "
-        "their capacity counts twice: import hosts from one source only, and set the total of the other name to 0.",
-        twice,
-    )
 
 
 class _Stored:
