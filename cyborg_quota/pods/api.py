@@ -383,18 +383,12 @@ class Pods(EnforcedSubject):
         bound to it again. Raises PodNotFound.
         """
         pod = self.show(context, pod).name
-        # The first batch that is not full is the last one: the call also ends if selections bind projects again.
-        total = 0
-        after: int | None = 0
 
-        def work(connection: Connection) -> tuple[int, int | None]:
+        def work(connection: Connection) -> int:
             self._database.sync_with_cluster(connection)
-            return tables.end_next(connection, pod, after or 0)
+            return tables.end_bindings(connection, pod)
 
-        while after is not None:
-            ended, after = self._database.write(work)
-            total += ended
-        return total
+        return self._database.write(work)
 
     # --- measurements ---
 

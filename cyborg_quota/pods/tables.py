@@ -413,7 +413,7 @@ def replace_bindings(
 
 
 BATCH = 1000
-"""The maximum number of bindings that one transaction ends or deletes."""
+"""The maximum number of bindings that one transaction deletes."""
 
 
 def purge(connection: sa.Connection, age_microseconds: int) -> int:
@@ -430,15 +430,9 @@ def is_bound(connection: sa.Connection, pod: str) -> bool:
     return connection.execute(query).first() is not None
 
 
-def end_next(connection: sa.Connection, pod: str, after: int) -> tuple[int, int | None]:
-    """End the first BATCH current bindings to a pod with an id above ``after``.
-
-    Returns their number, and the id after which the next batch begins; None: there is none.
-    """
-    is_current = sa.and_(_binding.pod == pod, _binding.current == 1, _binding.id > after)
-    ids = connection.scalars(sa.select(_binding.id).where(is_current).order_by(_binding.id).limit(BATCH)).all()
-    ended = connection.execute(names.END_BINDINGS.where(_binding.id.in_(ids))).rowcount if ids else 0
-    return ended, ids[-1] if len(ids) == BATCH else None
+def end_bindings(connection: sa.Connection, pod: str) -> int:
+    """End the current bindings to a pod, and return their number."""
+    return connection.execute(names.END_BINDINGS.where(_binding.pod == pod)).rowcount
 
 
 def list_bindings(

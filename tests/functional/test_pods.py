@@ -229,14 +229,13 @@ class TestPods(PodTestCase):
         self.assertEqual([third, *kept], history())
 
     def test_all_bindings_to_a_pod_are_ended(self) -> None:
-        """In batches; those to other pods stay, and the next selection of each project creates another."""
+        """Those to other pods stay, and the next selection of each project creates another."""
         for name in ("p1", "p2"):
             self.pods.add(ADMIN, name)
         tenants = [f"t{number}" for number in range(5)]
         for tenant in tenants:
             self.select(tenant)
         kept = self.pods.move_binding(ADMIN, "t4", "p2")
-        self.patch(tables, "BATCH", 2)
         self.pods.change(ADMIN, "p1", state="maintenance")
         self.assertRaises(exceptions.PodInUse, self.pods.remove, ADMIN, "p1")
         self.assertEqual([4, 0], [self.pods.end_bindings(ADMIN, "p1") for _ in range(2)])
