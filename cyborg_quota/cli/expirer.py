@@ -33,13 +33,16 @@ from cyborg_quota.conf import loading, resource_rules
 from cyborg_quota.cyborg import cyborg_host
 from cyborg_quota.cyborg.repair import Repair
 from cyborg_quota.metrics import setup as metrics
-from cyborg_quota.types.capacity import COLLECT_SECONDS, RETRY_SECONDS
+from cyborg_quota.types.capacity import COLLECT_SECONDS
 
 LOG = logging.getLogger(__name__)
 
 PROG: Final = "cyborg-quota-expirer"
 _JITTER: Final = 0.1
 """The largest random delay of a run, as a share of its interval, so that several expirers do not run in step."""
+
+RETRY_SECONDS: Final = 600
+"""The longest time between two searches for pods to measure, and so until a failure is tried again."""
 
 STOP_SECONDS: Final = 30
 """The time to stop after SIGTERM: longer than one batch with its retries. TimeoutStopSec of the unit is longer."""
@@ -111,7 +114,7 @@ class Maintenance:
         return sent
 
     def collect(self) -> int:
-        """Measure the pods whose measurement is too old; returns their number. Another expirer may measure others."""
+        """Measure the pods whose measurement is too old; returns their number."""
         if not self._conf.pods.collect_interval or "pods" not in self._engine.subjects:
             return 0
         from cyborg_quota.cli import pod  # (an installation may have no pods)
@@ -120,14 +123,15 @@ class Maintenance:
             self._context,
             read_endpoint=pod.reader(self._conf, COLLECT_SECONDS),
             timeout_seconds=COLLECT_SECONDS,
-            max_age_seconds=self._conf.pods.collect_interval,
+            # What is due before half the time to the next search is measured now.
+            max_age_seconds=self._conf.pods.collect_interval - _collect_spacing(self._conf) / 2,
             progress=lambda _count: self._count_batches()(0),
         )
         failed = [outcome for outcome in collected if outcome.error is not None]
         for outcome in failed:
             age = "none" if outcome.usage.age is None else f"{outcome.usage.age.total_seconds():.0f} seconds old"
             LOG.warning("Pod %s was not measured: %s (Its last figures: %s.)", outcome.usage.pod, outcome.error, age)
-        return len(collected) - len(failed)
+        return sum(outcome.error is None and outcome.usage.usage is not None for outcome in collected)
 
     def audit(self) -> int:
         """Compare all counters with the reservations, for the metrics; returns the number that differ."""
@@ -235,8 +239,8 @@ class Expirer(cotyledon.Service):
 
 
 def _collect_spacing(conf: cfg.ConfigOpts) -> int:
-    """Seconds between two searches for pods to measure, so that a failure is repeated soon after RETRY_SECONDS."""
-    return min(conf.pods.collect_interval or RETRY_SECONDS, RETRY_SECONDS // 10)
+    """Seconds between two searches for pods to measure."""
+    return min(conf.pods.collect_interval or RETRY_SECONDS, RETRY_SECONDS)
 
 
 def _make_repair(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Repair | None:

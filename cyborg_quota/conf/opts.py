@@ -226,8 +226,8 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             default=86400,
             min=0,
             help="Seconds between two measurements of each pod by cyborg-quota-expirer, as `pod measure` makes "
-            "them. Of several expirers, one measures a pod. A pod that does not answer is tried again after ten "
-            "minutes. 0: never.",
+            "them; of several expirers, each may do so. A pod that does not answer is tried again after ten minutes. "
+            "0: never.",
         ),
     ],
     "budgets": [

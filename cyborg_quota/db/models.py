@@ -419,8 +419,6 @@ pods = sa.Table(
     sa.Column("generation", sa.Integer, nullable=False),
     # The resources whose threshold was reached when it was reported last, as a JSON list. NULL: none.
     sa.Column("notified_resources", sa.Text),
-    # When a process began the last periodic measurement: other processes leave the pod to it for a while.
-    sa.Column("measurement_began_at", moment()),
     sa.UniqueConstraint("name", name="name"),
     sqlite_autoincrement=True,
     **TABLE,

@@ -34,7 +34,6 @@ from cyborg_quota.subject import admin_call, admin_call_as
 from cyborg_quota.types import MAX_AMOUNT, RecordedChange, RecordedChanges, Value
 from cyborg_quota.types.capacity import (
     POD_STATES,
-    RETRY_SECONDS,
     Binding,
     Candidate,
     CollectedPod,
@@ -434,9 +433,8 @@ class Pods(EnforcedSubject):
         capacity/imports/plan.py), each for at most ``timeout_seconds``. One that cannot be measured
         keeps its last figures. A pod that never had an inventory, and has no endpoint, stays without measurement.
 
-        ``max_age_seconds``: only pods whose measurement is older, and that no other process has begun to measure in the
-        last RETRY_SECONDS (or ``max_age_seconds``, if that is less). ``progress``: called at least once a second, with
-        the number of pods done. Raises PodNotFound.
+        ``max_age_seconds``: only pods whose measurement is older. ``progress``: called at least once a second, with the
+        number of pods done. Raises PodNotFound.
         """
         known = {pod.name: pod for pod in self.list_pods(context)}
         if names is None:
@@ -445,7 +443,10 @@ class Pods(EnforcedSubject):
             wanted = dict.fromkeys(validation.check_names("pod", names))
             chosen = [known.get(name) or self.show(context, name) for name in wanted]
         if max_age_seconds is not None:
-            chosen = self._due(context, chosen, max_age_seconds)
+            ages = {usage.pod: usage.age for usage in self.list_usages(context)}
+            max_age = datetime.timedelta(seconds=max_age_seconds)
+            # (A time in the future was written before a clock was set back.)
+            chosen = [pod for pod in chosen if abs(ages.get(pod.name) or max_age) >= max_age]
         errors: dict[str, str] = {}
         began, pods = self._database.read(overrides.now), {pod.name: pod for pod in chosen}
         for name, answer in self._measured(context, chosen, read_endpoint, timeout_seconds, progress):
@@ -474,19 +475,6 @@ class Pods(EnforcedSubject):
                 tables.set_usage(connection, stored.id, usage, began)
 
         self._database.write(work)
-
-    def _due(self, context: Context, pods: Sequence[Pod], max_age_seconds: float) -> list[Pod]:
-        """Those that this process measures."""
-        ages = {usage.pod: usage.age for usage in self.list_usages(context)}
-        age = int(max_age_seconds * 1e6)
-        retry = min(age, RETRY_SECONDS * 1_000_000)
-        max_age = datetime.timedelta(microseconds=age)
-        return [
-            pod
-            for pod in pods
-            if abs(ages.get(pod.name) or max_age) >= max_age
-            and self._database.write(functools.partial(tables.claim_measurement, name=pod.name, age=age, retry=retry))
-        ]
 
     def _measured(
         self,

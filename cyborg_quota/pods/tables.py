@@ -126,7 +126,6 @@ def update(connection: sa.Connection, stored: Candidate, pod: Pod) -> None:
     connection.execute(sa.update(pods).where(_pod.id == stored.id).values(_values(pod)))
     if pod.endpoint != stored.pod.endpoint:
         connection.execute(sa.delete(pod_usages).where(_usage.pod_id == stored.id))
-        connection.execute(sa.update(pods).where(_pod.id == stored.id).values(measurement_began_at=None))
 
 
 def delete(connection: sa.Connection, pod_id: int) -> None:
@@ -226,27 +225,6 @@ def list_usages(connection: sa.Connection, name: str | None = None) -> list[PodU
         )
         for row in connection.execute(query)
     ]
-
-
-def claim_measurement(connection: sa.Connection, name: str, age: int, retry: int) -> bool:
-    """Record that this process begins to measure a pod. False: it is not due, or another process measures it.
-
-    UPDATE pods SET measurement_began_at = now WHERE name = :name
-    AND (measurement_began_at IS NULL OR measurement_began_at <= now - :retry OR measurement_began_at >= now + :retry)
-    AND NOT EXISTS
-    (SELECT * FROM pod_usages WHERE pod_id = pods.id AND measured_at > now - :age AND measured_at < now + :age)
-
-    A time in the future was written before a clock was set back, or since this statement began to wait for the row.
-    ``age`` and ``retry``: in microseconds.
-    """
-    began, measured = _pod.measurement_began_at, _usage.measured_at
-    (earliest, latest), (oldest, newest) = (
-        [clock.utc_after(sa.literal(sign * span, sa.BigInteger)) for sign in (-1, 1)] for span in (retry, age)
-    )
-    is_measured = sa.exists().where(_usage.pod_id == _pod.id, measured > oldest, measured < newest)
-    is_due = sa.or_(began.is_(None), began <= earliest, began >= latest)
-    update = sa.update(pods).where(_pod.name == name, is_due, ~is_measured).values(measurement_began_at=clock.utc_now())
-    return connection.execute(update).rowcount == 1
 
 
 def read_notified(connection: sa.Connection) -> list[tuple[Candidate, frozenset[str]]]:

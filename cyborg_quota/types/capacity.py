@@ -273,9 +273,6 @@ POD_STATES: Final[tuple[PodState, ...]] = ("available", "maintenance", "disabled
 COLLECT_SECONDS: Final = 60
 """The time limit for the measurement of one pod."""
 
-RETRY_SECONDS: Final = 600
-"""How long a pod is left to the process that began to measure it, and the time until a failure is tried again."""
-
 Reason = Literal["first", "full", "maintenance", "disabled", "claim", "operator"]
 """Why a binding began: the project had none; the former pod was full, in maintenance or disabled; a claim did not fit
 into the former pod; or an operator moved it."""

@@ -17,8 +17,8 @@ import fixtures as fx
 import yaml
 from oslotest import base
 
+from cyborg_quota.cli.expirer import RETRY_SECONDS
 from cyborg_quota.conf import opts
-from cyborg_quota.types.capacity import RETRY_SECONDS
 from tests import needs
 from tests.cli import base as cli
 from tests.cyborgs.service import Service

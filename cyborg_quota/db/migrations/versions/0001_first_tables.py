@@ -323,7 +323,6 @@ sa.Table(
     sa.Column("region", column_types.name()),
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("notified_resources", sa.Text),
-    sa.Column("measurement_began_at", column_types.moment()),
     sa.PrimaryKeyConstraint("id", name="pk_pods"),
     sa.UniqueConstraint("name", name="uq_pods_name"),
     sqlite_autoincrement=True,
