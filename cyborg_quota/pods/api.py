@@ -19,7 +19,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.capacity import tables as capacity_tables
-from cyborg_quota.db import change_log, overrides, resource_providers
+from cyborg_quota.db import change_log, resource_providers
 from cyborg_quota.db.database import Connection, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.enforcers import EnforcedSubject
@@ -427,7 +427,7 @@ class Pods(EnforcedSubject):
         max_age_seconds: float | None = None,
         progress: Callable[[int], object] = lambda _count: None,
     ) -> list[CollectedPod]:
-        """Measure these pods, or all that are not disabled, and store what they have and use, as of now.
+        """Measure these pods, or all that are not disabled, and store what they have and use.
 
         A pod without an endpoint is measured by its own inventories, the others in parallel by ``read_endpoint`` (see
         capacity/imports/plan.py), each for at most ``timeout_seconds``. One that cannot be measured
@@ -448,13 +448,13 @@ class Pods(EnforcedSubject):
             # (A time in the future was written before a clock was set back.)
             chosen = [pod for pod in chosen if abs(ages.get(pod.name) or max_age) >= max_age]
         errors: dict[str, str] = {}
-        began, pods = self._database.read(overrides.now), {pod.name: pod for pod in chosen}
+        pods = {pod.name: pod for pod in chosen}
         for name, answer in self._measured(context, chosen, read_endpoint, timeout_seconds, progress):
             if isinstance(answer, str):
                 errors[name] = answer
             else:
                 try:
-                    self._store(pods[name], _checked_usage(answer), began)
+                    self._database.write(functools.partial(_store, pod=pods[name], usage=_checked_usage(answer)))
                 except exceptions.PodNotFound:  # removed in the meantime
                     pass
                 except exceptions.InvalidRequest as error:
@@ -462,19 +462,6 @@ class Pods(EnforcedSubject):
             progress(1)
         usages = {usage.pod: usage for usage in self.list_usages(context)} if chosen else {}
         return [CollectedPod(usages[pod.name], errors.get(pod.name)) for pod in chosen if pod.name in usages]
-
-    def _store(self, pod: Pod, usage: Mapping[str, ResourceUse], began: datetime.datetime) -> None:
-        """Store a measurement that began at this time of the database. Raises PodNotFound.
-
-        It is ignored if a measurement that began later is stored, or if the pod has another endpoint by now.
-        """
-
-        def work(connection: Connection) -> None:
-            stored = tables.lock(connection, pod.name)
-            if stored.pod.endpoint == pod.endpoint:
-                tables.set_usage(connection, stored.id, usage, began)
-
-        self._database.write(work)
 
     def _measured(
         self,
@@ -515,6 +502,13 @@ class Pods(EnforcedSubject):
             if reached != notified and self._database.write(claim):
                 notices += [_notice(stored, resource, resource in reached) for resource in sorted(reached ^ notified)]
         return notices
+
+
+def _store(connection: Connection, pod: Pod, usage: Mapping[str, ResourceUse]) -> None:
+    """Store the measurement of a pod, unless it has another endpoint by now. Raises PodNotFound."""
+    stored = tables.lock(connection, pod.name)
+    if stored.pod.endpoint == pod.endpoint:
+        tables.set_usage(connection, stored.id, usage)
 
 
 def _checked_usage(usage: Mapping[str, ResourceUse]) -> dict[str, ResourceUse]:

@@ -16,7 +16,6 @@ zone of the pod and set of tags. Another unique key permits one first binding of
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import functools
 import hashlib
 import json
@@ -183,24 +182,10 @@ def hold_available(connection: sa.Connection, pod_id: int) -> Candidate | None:
 # --- measurements ---
 
 
-def set_usage(
-    connection: sa.Connection,
-    pod_id: int,
-    usage: Mapping[str, ResourceUse],
-    measured_at: datetime.datetime | None = None,
-) -> None:
-    """Replace the measurement of a locked pod by one of this time (None: now), unless it has a newer one.
-
-    A measurement of the future, made before a clock was set back, is not a newer one.
-    """
-    if measured_at is not None:
-        newer = sa.select(sa.literal(1)).where(
-            _usage.pod_id == pod_id, _usage.measured_at > measured_at, _usage.measured_at <= clock.utc_now()
-        )
-        if connection.execute(newer).first() is not None:
-            return
+def set_usage(connection: sa.Connection, pod_id: int, usage: Mapping[str, ResourceUse]) -> None:
+    """Replace the measurement of a locked pod by one of now."""
     text = json.dumps({resource: use._asdict() for resource, use in sorted(usage.items())})
-    values = {"usage": text, "measured_at": clock.utc_now() if measured_at is None else measured_at}
+    values = {"usage": text, "measured_at": clock.utc_now()}
     changed = connection.execute(sa.update(pod_usages).where(_usage.pod_id == pod_id).values(values))
     if changed.rowcount == 0:
         connection.execute(sa.insert(pod_usages).values(pod_id=pod_id, **values))

@@ -104,21 +104,6 @@ class TestCollect(CollectionTestCase):
             self.assertRaises(exceptions.InvalidPod, self.pods.change, ADMIN, "p1", endpoint=wrong)
         self.pods.change(ADMIN, "p1", endpoint="c/a/b")
 
-    def test_a_slow_measurement_does_not_replace_a_later_one(self) -> None:
-        """Of two collections at the same time, the figures of the one that began later are kept."""
-        other = self.make_engine().pods
-        later: list[Mapping[str, ResourceUse]] = [{"gpu": ResourceUse(8, 7)}]
-
-        def read_slowly(_endpoint: str, _check: Any) -> Mapping[str, ResourceUse]:
-            other.collect(ADMIN, ["p2"], read_endpoint=lambda *_: later[0])
-            return {"gpu": ResourceUse(8, 1)}
-
-        collected = self.collect("p2", read=read_slowly)
-        self.assertEqual(({"p1": None, "p2": later[0], "p3": None}, None), (self.stored(), collected["p2"].error))
-        self.assertEqual(later[0], collected["p2"].usage.usage)
-        self.collect("p2")
-        self.assertEqual({"gpu": ResourceUse(8, 3)}, self.stored()["p2"])
-
     def test_the_figures_of_another_endpoint(self) -> None:
         """They are removed with it, and what is measured there meanwhile is ignored; as that of a removed pod."""
         self.collect(max_age_seconds=DAY_SECONDS)
