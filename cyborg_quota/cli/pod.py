@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -21,14 +21,14 @@ from cyborg_quota.types.capacity import COLLECT_SECONDS, ReadEndpoint, ResourceU
 def reader(conf: cfg.ConfigOpts, timeout_seconds: float) -> ReadEndpoint:
     """The function that measures a pod by its endpoint. openstacksdk, which takes a second to load, is loaded late."""
 
-    def read(endpoint: str, check: Callable[[int], object]) -> Mapping[str, ResourceUse]:
+    def read(endpoint: str) -> Mapping[str, ResourceUse]:
         try:
             from cyborg_quota.capacity.imports import plan
         except ImportError as error:
             raise exceptions.ConfigurationError(
                 f"A pod with an endpoint needs {error.name}: install cyborg_quota[keystone]."
             ) from None
-        return plan.read_use(conf, endpoint, check, timeout_seconds=timeout_seconds)
+        return plan.read_use(conf, endpoint, timeout_seconds=timeout_seconds)
 
     return read
 

@@ -359,5 +359,5 @@ class Binding:
     region: str | None = None
 
 
-ReadEndpoint = Callable[[str, Callable[[int], object]], Mapping[str, ResourceUse]]
-"""Reads what there is and is used, by the endpoint. It calls the function between its requests, and lets it raise."""
+ReadEndpoint = Callable[[str], Mapping[str, ResourceUse]]
+"""Reads what there is and is used, by the endpoint."""

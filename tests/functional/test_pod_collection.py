@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import fixtures as fx
@@ -20,7 +20,7 @@ DAY_SECONDS = 86400
 LONG_SECONDS = 60.0
 
 
-def read_eight(_endpoint: str, _check: Callable[[int], object]) -> Mapping[str, ResourceUse]:
+def read_eight(_endpoint: str) -> Mapping[str, ResourceUse]:
     return {"gpu": ResourceUse(8, 3)}
 
 
@@ -69,7 +69,7 @@ class TestCollect(CollectionTestCase):
         release = threading.Event()
         self.addCleanup(release.set)
 
-        def read(endpoint: str, _check: Any) -> Any:
+        def read(endpoint: str) -> Any:
             if endpoint == "cloud/two":
                 release.wait(LONG_SECONDS)
             return {"gpu": ResourceUse(8, 7)}
@@ -89,7 +89,7 @@ class TestCollect(CollectionTestCase):
 
     def test_one_that_answers_nonsense_does_not_end_the_others(self) -> None:
         answers = {"cloud/two": {"gpu": ResourceUse(2**63, 0)}}
-        collected = self.collect(read=lambda endpoint, _check: answers.get(endpoint, {"gpu": ResourceUse(8, 7)}))
+        collected = self.collect(read=lambda endpoint: answers.get(endpoint, {"gpu": ResourceUse(8, 7)}))
         self.assertIn("capacity of gpu", str(collected["p2"].error))
         self.assertEqual({"gpu": ResourceUse(8, 7)}, self.stored()["p3"])
         self.assertIsNone(self.stored()["p2"])
@@ -110,7 +110,7 @@ class TestCollect(CollectionTestCase):
         other = self.make_engine().pods
         changes = {"cloud/two": lambda: other.remove(ADMIN, "p2"), "cloud/three": self.change_endpoint}
 
-        def read_and_change(endpoint: str, _check: Any) -> Mapping[str, ResourceUse]:
+        def read_and_change(endpoint: str) -> Mapping[str, ResourceUse]:
             changes[endpoint]()
             return {"gpu": ResourceUse(8, 1)}
 
@@ -163,7 +163,7 @@ class TestDue(CollectionTestCase):
         settings.set_override("collect_interval", 0, "pods")
         self.assertEqual(0, expirer.Maintenance(settings, self.engine).collect())
 
-    def read_one_of_two(self, endpoint: str, _check: Any) -> Any:
+    def read_one_of_two(self, endpoint: str) -> Any:
         if endpoint == "cloud/three":
             raise exceptions.QuotaError("Placement is away.")
         return {"gpu": ResourceUse(8, 3)}

@@ -150,14 +150,18 @@ def total_of(inventories: Sequence[Inventory]) -> Inventory:
 # --- Imports of a service ---
 
 
-def read_use(
-    conf: cfg.ConfigOpts, endpoint: str, check: Callable[[int], object], *, timeout_seconds: float
-) -> Mapping[str, ResourceUse]:
+def read_use(conf: cfg.ConfigOpts, endpoint: str, *, timeout_seconds: float) -> Mapping[str, ResourceUse]:
     """What all providers of a cloud have and what consumers use of it, by the resource rules of [cyborg].
 
-    ``endpoint``: CLOUD or CLOUD/REGION of clouds.yaml. ``check``: called after each provider. ``timeout_seconds``: of
-    each request. Raises ConfigurationError, SourceUnavailable.
+    ``endpoint``: CLOUD or CLOUD/REGION of clouds.yaml. ``timeout_seconds``: of all requests together. Raises
+    ConfigurationError, SourceUnavailable.
     """
+    deadline = time.monotonic() + timeout_seconds
+
+    def check(_count: int) -> None:
+        if time.monotonic() > deadline:
+            raise sources.SourceUnavailable(f"It did not answer within {timeout_seconds:g} seconds.")
+
     resource_map = ResourceMap.from_conf(conf)
     cloud, _, region = endpoint.partition("/")
     api = sources.ServiceApi.from_cloud(cloud, region or None, sources.PLACEMENT, timeout_seconds=timeout_seconds)
