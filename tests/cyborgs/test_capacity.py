@@ -15,7 +15,6 @@ from cyborg_quota import exceptions
 from cyborg_quota.capacity.imports import plan, sources
 from cyborg_quota.capacity.imports.changes import CapacityImporter, Change
 from cyborg_quota.conf import loading, resource_rules
-from cyborg_quota.spool import Spool
 from tests import base as ledger_base
 from tests.cyborgs import client, quota
 from tests.cyborgs import stack as stacks
@@ -184,7 +183,7 @@ class TestCyborg(CapacityTestCase):
         rules = [resource_rules.parse_rule(text) for text in ("FPGA: fpga", "FPGA CUSTOM_FAKE_DEVICE: fpga.fake")]
         resource_map = resource_rules.ResourceMap(rules, ["fpga", "fpga.fake"], refuses_unmapped=True)
         importer = CapacityImporter(self.capacity, ADMIN, self.engine.resources)
-        return importer.run(lambda: plan.wanted_providers(self.read(), resource_map, Spool(), nested=nested))
+        return importer.run(lambda: plan.wanted_providers(self.read(), resource_map, nested=nested))
 
     def test_as_from_placement(self) -> None:
         """Cyborg's API and Placement give the same inventories, so that an import from the other changes nothing."""

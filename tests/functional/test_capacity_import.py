@@ -21,7 +21,7 @@ GPU = frozenset({"gpu"})
 
 def host(name: str, total: int, uuid: str | None = None, **used: int) -> WantedProvider:
     """A provider of Placement with GPUs. ``used``: by consumer."""
-    return WantedProvider(name, uuid, inventories={"gpu": Inventory(total)}, covers=GPU, used=lambda: {"gpu": used})
+    return WantedProvider(name, uuid, inventories={"gpu": Inventory(total)}, covers=GPU, used={"gpu": used})
 
 
 class CapacityImportTest(base.LedgerTestCase):
@@ -143,7 +143,7 @@ class CapacityImportTest(base.LedgerTestCase):
         self.assertEqual([("n1", 4, 1, 3)], self.figures())
 
     def test_the_claims_are_read_in_pages(self) -> None:
-        """Claims of all providers are not in memory at once; what each consumer has at each of them is known."""
+        """What each consumer has at each provider is known."""
         wanted = [host(f"n{number}", 8, a=1, b=2, other=1) for number in range(3)]
         self.run_import(*wanted)
         for number in range(3):

@@ -105,9 +105,7 @@ class UsedElsewhereTest(base.LedgerTestCase):
             self.quotas.release(self.context, consumer="arq3")  # the source was read before that
             self.quotas.resize(self.context, {"gpu": 1}, consumer="shrunk")
             return [
-                WantedProvider(
-                    "n1", used=lambda: {"gpu": used}, covers=frozenset({"gpu"}), inventories={"gpu": Inventory(8)}
-                )
+                WantedProvider("n1", used={"gpu": used}, covers=frozenset({"gpu"}), inventories={"gpu": Inventory(8)})
             ]
 
         settle = functools.partial(self.claim, 1, consumer="arq4", group="late")  # Nova allocates before it binds

@@ -15,7 +15,6 @@ from cyborg_quota.capacity.imports import plan, sources
 from cyborg_quota.capacity.imports.changes import WantedProvider
 from cyborg_quota.capacity.imports.sources import SourceProvider
 from cyborg_quota.conf.resource_rules import ResourceMap, parse_rule
-from cyborg_quota.spool import Spool
 
 RULES = ("PGPU: gpu", "PGPU CUSTOM_A100: gpu.A100", "CUSTOM_*: any_custom", "NET_*: nic")
 COUNTED = ("gpu", "gpu.A100", "any_custom", "nic")
@@ -24,8 +23,7 @@ VCPU = {"VCPU": Inventory(64)}
 
 def wanted(providers: Sequence[SourceProvider], *, nested: bool = False) -> list[WantedProvider]:
     resource_map = ResourceMap(map(parse_rule, RULES), COUNTED, refuses_unmapped=True)
-    # (So little needs no file.)
-    return plan.wanted_providers(providers, resource_map, Spool(), nested=nested)
+    return plan.wanted_providers(providers, resource_map, nested=nested)
 
 
 def device(name: str, parent: str, *traits: str, used: int = 0, **classes: Inventory) -> SourceProvider:
@@ -50,7 +48,7 @@ class TestPlan(base.BaseTestCase):
         host = found["host1"]
         self.assertEqual({"gpu": Inventory(3), "gpu.A100": Inventory(2)}, host.inventories)
         assert host.used is not None
-        self.assertEqual({"gpu": {"server": 2}, "gpu.A100": {"server": 2}}, host.used())
+        self.assertEqual({"gpu": {"server": 2}, "gpu.A100": {"server": 2}}, host.used)
         self.assertEqual(["host1"], [name for name, one in found.items() if one.is_needed])
 
     def test_nested(self) -> None:

@@ -8,16 +8,13 @@ import tracemalloc
 import unittest
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import requests
 
-from cyborg_quota import spool as temporary_file
 from cyborg_quota.capacity.imports import sources
 from cyborg_quota.capacity.imports.plan import use_by_resource, wanted_providers
 from cyborg_quota.capacity.imports.sources import PLACEMENT, ServiceApi, SourceUnavailable
 from cyborg_quota.conf import resource_rules
-from cyborg_quota.spool import Spool
 from cyborg_quota.types.capacity import ResourceUse
 
 UNIT = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1, "allocation_ratio": 1.0}
@@ -53,8 +50,7 @@ class TestPlacementReader(unittest.TestCase):
     def test_a_shared_pool(self) -> None:
         """The trait says so; without accelerators the traits are not read, so that nothing is known."""
         found = self.read(Answers(n1=GPU, pool=GPU, empty={"inventories": {}}))
-        with Spool() as spool:
-            wanted = wanted_providers(found, RULES, spool, nested=False)
+        wanted = wanted_providers(found, RULES, nested=False)
         self.assertEqual({"n1": True, "pool": False, "empty": None}, {one.name: one.can_host for one in wanted})
 
     def test_a_provider_that_is_removed_meanwhile(self) -> None:
@@ -110,17 +106,6 @@ class TestMemory(unittest.TestCase):
         finally:
             tracemalloc.stop()
         return found
-
-    def test_an_import(self) -> None:
-        with mock.patch.object(temporary_file, "MEMORY_BYTES", 10_000), Spool() as spool:
-            for nested, suffix in ((False, ""), (True, "-gpu")):
-                wanted = self.measured(
-                    lambda nested=nested: wanted_providers(
-                        sources.read_placement(self.api, RULES), RULES, spool, nested=nested
-                    )
-                )
-                one = next(one for one in wanted if one.name == f"host7{suffix}")
-                self.assertEqual([Full.CONSUMERS], [len(amounts) for amounts in one.used().values()])
 
     def test_a_measurement_of_a_pod(self) -> None:
         use = self.measured(lambda: use_by_resource(sources.read_placement(self.api, RULES), RULES))

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from cyborg_quota import exceptions, units, validation
-from cyborg_quota.spool import Spool
 from cyborg_quota.types import in_pages
 from cyborg_quota.types.capacity import Inventory, InventoryRecord, Provider
 from cyborg_quota.validation import Context
@@ -25,11 +24,11 @@ if TYPE_CHECKING:  # the command line's help must not load a database
 
 ADD, SET, ELSEWHERE = "add provider", "set inventory", "set used elsewhere"
 
-Used = Mapping[str, Mapping[str, int]]
-"""What consumers use, by resource and by consumer."""
-
 PAGE_ROWS: Final = 10_000
 """The number of claims that are read at once."""
+
+_Claims = defaultdict[str, defaultdict[str, Counter[str]]]
+"""What consumers hold here, by provider, resource and consumer."""
 
 _GONE: Final = Inventory(0)
 """What is stored where the source has an inventory no longer."""
@@ -41,9 +40,8 @@ class WantedProvider:
 
     ``uuid`` None: the source does not know it; a provider with the same name is the same. ``parent`` is a name or a
     UUID. ``can_host`` None: the source does not say; a new provider can. ``covers``: the resources of which the source
-    knows all inventories; what it does not list gets the total 0. ``used`` returns what consumers use there (None:
-    the source does not say); it is a function, so that only the use of one provider is in memory. ``is_needed`` False:
-    do not add the provider.
+    knows all inventories; what it does not list gets the total 0. ``used``: what consumers use there, by resource and
+    consumer; None: the source does not say. ``is_needed`` False: do not add the provider.
     """
 
     name: str
@@ -53,7 +51,7 @@ class WantedProvider:
     can_host: bool | None = None
     inventories: Mapping[str, Inventory] = dataclasses.field(default_factory=dict)
     covers: frozenset[str] = frozenset()
-    used: Callable[[], Used] | None = None
+    used: Mapping[str, Mapping[str, int]] | None = None
     is_needed: bool = True
 
 
@@ -96,32 +94,49 @@ class CapacityImporter:
         A provider that another writer changes while the source is read keeps that change, and ends the import.
 
         Raises what ``read`` raises, UnknownResource, InvalidInventory, InvalidName, InvalidRequest, ProviderNotFound,
-        PodNotFound, QuotaError (another writer changed a provider, or the temporary file cannot be written).
+        PodNotFound, QuotaError (another writer changed a provider).
         """
-        with Spool() as spool:
-            claims = _Claims(spool)
-            stored = _Stored(self.capacity, self.context)
-            if self.knows_use:
-                claims.add(self.capacity, self.context)
-            wanted = read()
-            self._check(wanted, stored)
-            matched = [(entry, stored.find(entry)) for entry in wanted]
-            _check_matches(matched)
-            self.capacity.require_pods(self.context, {entry.pod for entry in wanted if entry.pod is not None})
-            if any(self._elsewhere(entry, provider, claims) for entry, provider in matched if entry.used is not None):
-                self.settle()
-                claims.add(self.capacity, self.context)
-            changes: list[Change] = []
-            for entry, provider in matched:
-                try:
-                    changes += self._apply(entry, provider, stored, claims, dry_run=dry_run)
-                except (exceptions.ProviderConflict, exceptions.ProviderExists, exceptions.ProviderNotFound) as error:
-                    raise exceptions.QuotaError(
-                        f"Another writer changed provider {entry.name!a} while the import ran: {error} Run the import "
-                        "again: it compares everything, and changes what still differs."
-                    ) from None
-                progress(1)
-            return changes
+        claims: _Claims = defaultdict(lambda: defaultdict(Counter))
+        stored = _Stored(self.capacity, self.context)
+        if self.knows_use:
+            self._add_claims(claims)
+        wanted = read()
+        self._check(wanted, stored)
+        matched = [(entry, stored.find(entry)) for entry in wanted]
+        _check_matches(matched)
+        self.capacity.require_pods(self.context, {entry.pod for entry in wanted if entry.pod is not None})
+        if any(self._elsewhere(entry, provider, claims) for entry, provider in matched):
+            self.settle()
+            self._add_claims(claims)
+        changes: list[Change] = []
+        for entry, provider in matched:
+            try:
+                changes += self._apply(entry, provider, stored, claims, dry_run=dry_run)
+            except (exceptions.ProviderConflict, exceptions.ProviderExists, exceptions.ProviderNotFound) as error:
+                raise exceptions.QuotaError(
+                    f"Another writer changed provider {entry.name!a} while the import ran: {error} Run the import "
+                    "again: it compares everything, and changes what still differs."
+                ) from None
+            progress(1)
+        return changes
+
+    def _add_claims(self, claims: _Claims) -> None:
+        """Add all claims of this moment, read in pages: the largest amount that each consumer had at any moment.
+
+        A consumer of a source may be a consumer or a group here.
+        """
+        allocations = in_pages(
+            lambda marker: self.capacity.list_allocations(self.context, limit=PAGE_ROWS, after=marker),
+            PAGE_ROWS,
+            lambda allocation: allocation.reservation,
+        )
+        for provider, rows in itertools.groupby(allocations, key=operator.attrgetter("provider")):
+            usage: defaultdict[str, Counter[str]] = defaultdict(Counter)
+            for allocation in rows:
+                for holder in {allocation.consumer, allocation.group} - {None}:
+                    usage[allocation.resource][str(holder)] += allocation.used
+            for resource, amounts in usage.items():
+                claims[provider][resource] |= amounts
 
     def _check(self, wanted: Sequence[WantedProvider], stored: _Stored) -> None:
         used = {resource for entry in wanted for resource in entry.inventories}
@@ -214,8 +229,8 @@ class CapacityImporter:
         """What the source reports as used beyond the reservations here, by resource; without zeros."""
         if entry.used is None:
             return {}
-        usage = claims.held(entry.name if provider is None else provider.name)
-        beyond = {resource: Counter(amounts) - usage[resource] for resource, amounts in entry.used().items()}
+        usage = claims[entry.name if provider is None else provider.name]
+        beyond = {resource: Counter(amounts) - usage[resource] for resource, amounts in entry.used.items()}
         return {resource: amounts.total() for resource, amounts in beyond.items() if amounts}
 
 
@@ -261,36 +276,6 @@ class _Stored:
         if provider is not None:
             self.names[entry.name] = provider.name
         return provider
-
-
-class _Claims:
-    """What consumers hold here, at which provider. A consumer of a source may be a consumer or a group here."""
-
-    def __init__(self, spool: Spool) -> None:
-        self._spool = spool
-        self._places: dict[str, list[int]] = {}
-
-    def add(self, capacity: Capacity, context: Context) -> None:
-        """Add all claims of this moment, read in pages. A consumer that had a claim at any moment is known."""
-        allocations = in_pages(
-            lambda marker: capacity.list_allocations(context, limit=PAGE_ROWS, after=marker),
-            PAGE_ROWS,
-            lambda allocation: allocation.reservation,
-        )
-        for provider, rows in itertools.groupby(allocations, key=operator.attrgetter("provider")):
-            usage: defaultdict[str, Counter[str]] = defaultdict(Counter)
-            for allocation in rows:
-                for holder in {allocation.consumer, allocation.group} - {None}:
-                    usage[allocation.resource][str(holder)] += allocation.used
-            self._places.setdefault(provider, []).append(self._spool.put(usage))
-
-    def held(self, provider: str) -> defaultdict[str, Counter[str]]:
-        """The largest amount that each consumer had there at any of the moments."""
-        maximum: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for place in self._places.get(provider, ()):
-            for resource, amounts in self._spool.get(place).items():
-                maximum[resource] |= Counter(amounts)
-        return maximum
 
 
 def _is_equal(record: InventoryRecord | None, wanted: Inventory) -> bool:

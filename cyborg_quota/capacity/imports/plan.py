@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
-import functools
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,38 +18,32 @@ from oslo_config import cfg
 from cyborg_quota import units
 from cyborg_quota.capacity.api import Capacity
 from cyborg_quota.capacity.imports import sources
-from cyborg_quota.capacity.imports.changes import CapacityImporter, Change, Used, WantedProvider
+from cyborg_quota.capacity.imports.changes import CapacityImporter, Change, WantedProvider
 from cyborg_quota.capacity.imports.sources import SourceProvider
 from cyborg_quota.conf.resource_rules import ResourceMap
-from cyborg_quota.spool import Spool
 from cyborg_quota.types import MAX_AMOUNT
 from cyborg_quota.types.capacity import Inventory, ResourceUse
 from cyborg_quota.validation import Context
 
 
 def wanted_providers(
-    providers: Iterable[SourceProvider], resource_map: ResourceMap, spool: Spool, *, nested: bool
+    providers: Iterable[SourceProvider], resource_map: ResourceMap, *, nested: bool
 ) -> list[WantedProvider]:
     """The providers to import, each after the provider that contains it.
 
-    Providers without accelerators are imported only if they contain one that has some. What consumers use is kept in
-    ``spool``, from which ``WantedProvider.used`` reads it. ``nested``: do not sum the devices at their hosts.
+    Providers without accelerators are imported only if they contain one that has some. ``nested``: do not sum the
+    devices at their hosts.
     """
-    by_uuid: dict[str, SourceProvider] = {}
-    offsets: dict[str, int] = {}
-    for provider in providers:
-        if provider.used:
-            offsets[provider.uuid] = spool.put(_used(provider, resource_map))
-        by_uuid[provider.uuid] = dataclasses.replace(provider, used={}) if provider.used else provider
+    by_uuid = {provider.uuid: provider for provider in providers}
     parents = {provider.uuid: provider.parent if provider.parent in by_uuid else None for provider in by_uuid.values()}
     inventories: defaultdict[str, defaultdict[str, list[Inventory]]] = defaultdict(lambda: defaultdict(list))
-    used: defaultdict[str, list[int]] = defaultdict(list)
+    used: defaultdict[str, defaultdict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for provider in by_uuid.values():
         target = provider.uuid if nested else sources.path(provider.uuid, parents)[-1]
         for resource, inventory in _counted(provider, resource_map):
             inventories[target][resource].append(inventory)
-        if provider.uuid in offsets:
-            used[target].append(offsets[provider.uuid])
+        for resource, amounts in _used(provider, resource_map).items():
+            used[target][resource].update(amounts)
     needed = {above for uuid in inventories for above in sources.path(uuid, parents)}
     names = {provider.uuid: provider.name for provider in by_uuid.values()}
     return [
@@ -63,7 +56,7 @@ def wanted_providers(
                 resource: total_of(counted) for resource, counted in sorted(inventories[provider.uuid].items())
             },
             covers=resource_map.resources,
-            used=None if provider.used is None else functools.partial(_read_used, spool, used[provider.uuid]),
+            used=None if provider.used is None else used[provider.uuid],
             is_needed=provider.uuid in needed,
         )
         for provider in sorted(
@@ -94,15 +87,6 @@ def _used(provider: SourceProvider, resource_map: ResourceMap) -> dict[str, Coun
         for resource_class, amount in amounts.items():
             for resource, weight in resource_map.amounts_of(resource_class, provider.traits).items():
                 used[resource][consumer] += amount * weight
-    return used
-
-
-def _read_used(spool: Spool, offsets: Sequence[int]) -> Used:
-    """The sums of what was kept at these offsets."""
-    used: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for offset in offsets:
-        for resource, amounts in spool.get(offset).items():
-            used[resource].update(amounts)
     return used
 
 
@@ -192,7 +176,7 @@ def run(
 
     def read() -> Sequence[WantedProvider]:
         providers = sources.read_placement(api, resource_map, progress) if from_placement else sources.read_cyborg(api)
-        return wanted_providers(providers, resource_map, spool, nested=nested)
+        return wanted_providers(providers, resource_map, nested=nested)
 
     def settle() -> None:
         # Nova allocates in Placement before the conductor claims. A bind that was running must not be counted twice.
@@ -202,5 +186,4 @@ def run(
     importer = CapacityImporter(
         capacity, context, resources, settle, reason or f"imported from {source}", knows_use=from_placement
     )
-    with Spool() as spool:
-        return importer.run(read, dry_run=dry_run, progress=progress)
+    return importer.run(read, dry_run=dry_run, progress=progress)
