@@ -43,28 +43,13 @@ def _import(
         return plan.run(run.conf, capacity, counted, run.context, source, progress=progress, **given)
     if given["nested"]:
         raise BadUsage("--nested needs --from placement or --from cyborg; a file has the column parent.")
-    lines = _read(str(file))
-    _check_known(run, lines)
+    providers = _read(str(file))
     importer = CapacityImporter(capacity, run.context, counted, reason=given["reason"], knows_use=False)
-    return importer.run(lambda: list(lines.values()), dry_run=given["dry_run"], progress=progress)
+    return importer.run(lambda: providers, dry_run=given["dry_run"], progress=progress)
 
 
-def _check_known(run: base.Run, lines: Mapping[int, WantedProvider]) -> None:
-    """Raise BadUsage unless the parents and the pods of the providers are known."""
-    known = {
-        name for provider in run.engine.capacity.list_providers(run.context) for name in (provider.name, provider.uuid)
-    }
-    pods = {pod.name for pod in run.engine.pods.list_pods(run.context)}
-    for line, wanted in lines.items():
-        if wanted.parent is not None and wanted.parent not in known:
-            raise BadUsage(f"line {line}: the parent {wanted.parent!a} is not known; put it before its children.")
-        if wanted.pod is not None and wanted.pod not in pods:
-            raise BadUsage(f"line {line}: the pod {wanted.pod!a} is not known; add it with `pod create`.")
-        known.update({wanted.name, wanted.uuid or wanted.name})
-
-
-def _read(name: str) -> dict[int, WantedProvider]:
-    """The providers of the file, in its order, by their first lines. Raises BadUsage, which names the line."""
+def _read(name: str) -> list[WantedProvider]:
+    """The providers of the file, in its order. Raises BadUsage, which names the line."""
     try:
         if name == "-":
             sys.stdin.reconfigure(encoding="utf-8-sig", newline="")  # type: ignore[union-attr]
@@ -77,7 +62,7 @@ def _read(name: str) -> dict[int, WantedProvider]:
         raise BadUsage(f"{name!a} is no CSV file in UTF-8: {error}.") from None
 
 
-def _parse(file: TextIO) -> dict[int, WantedProvider]:
+def _parse(file: TextIO) -> list[WantedProvider]:
     reader = csv.DictReader(file, strict=True)
     columns = list(reader.fieldnames or [])
     missing = [column for column in _REQUIRED if column not in columns]
@@ -88,7 +73,7 @@ def _parse(file: TextIO) -> dict[int, WantedProvider]:
             f"once; it has {', '.join(ascii(column) for column in columns) or 'none'}."
         )
     first_lines: dict[str, int] = {}
-    providers: dict[int, WantedProvider] = {}
+    providers: dict[int, WantedProvider] = {}  # by their first lines
     for row in reader:
         line = reader.line_num
         if None in row or None in row.values():
@@ -104,7 +89,7 @@ def _parse(file: TextIO) -> dict[int, WantedProvider]:
         if row["resource"] in inventories:
             raise BadUsage(f"line {line}: {row['provider']!a} has two inventories of {row['resource']!a}.")
         providers[first] = dataclasses.replace(provider, inventories={**inventories, **inventory})
-    return providers
+    return list(providers.values())
 
 
 def _provider(row: Mapping[str, str]) -> WantedProvider:
