@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Sequence
-from typing import Any
-from unittest import mock
 
 from oslotest import base
 
@@ -70,10 +68,11 @@ class TestPlan(base.BaseTestCase):
         ratio = decimal.Decimal("1.5")
         for parts, expected in (
             ([Inventory(4, max_unit=2), Inventory(4, max_unit=100)], Inventory(8, max_unit=6)),
-            ([Inventory(4, reserved=1, max_unit=2**31 - 1)], Inventory(4, reserved=1)),
+            ([Inventory(4, reserved=1, max_unit=2**31 - 1)], Inventory(4, reserved=1, max_unit=2**31 - 1)),
+            ([Inventory(4, min_unit=2, step_size=2)] * 2, Inventory(8, min_unit=2, step_size=2)),
             ([Inventory(4, min_unit=2, step_size=2), Inventory(4, step_size=1)], Inventory(8)),
             ([Inventory(4, allocation_ratio=ratio), Inventory(3, reserved=1)], Inventory(8, max_unit=7)),
-            ([Inventory(4, allocation_ratio=ratio)] * 2, Inventory(8, allocation_ratio=ratio)),
+            ([Inventory(4, allocation_ratio=ratio)] * 2, Inventory(12, max_unit=8)),
             # Each device can take one claim of one. Rounded together, there would be a third one.
             ([Inventory(1, allocation_ratio=ratio)] * 2, Inventory(2)),
             ([Inventory(2, reserved=1, allocation_ratio=ratio), Inventory(3, allocation_ratio=ratio)], Inventory(5)),
@@ -84,21 +83,6 @@ class TestPlan(base.BaseTestCase):
     def test_a_ratio_of_an_api(self) -> None:
         for value, expected in ((1.0, "1"), (16.0, "16"), (0.1, "0.1"), (1.33333333, "1.3333"), (1e30, "1e30")):
             self.assertEqual(decimal.Decimal(expected), sources.ratio_of(value))
-
-    def test_maintenance(self) -> None:
-        """What a deployable has is reserved if its host is known, and all devices of the host are under maintenance."""
-        devices = [("n1", "maintaining"), ("n1", "maintaining"), ("n2", "maintaining"), ("n2", "enabled")]
-        deployable = {"attributes_list": '[{"rc": "PGPU"}]', "num_accelerators": 2, "rp_uuid": None}
-        answers = {
-            "/devices": {"devices": [{"hostname": host, "status": status} for host, status in devices]},
-            "/deployables": {
-                "deployables": [{**deployable, "name": f"{host}_gpu", "uuid": host} for host in ("n1", "n2", "n3")]
-            },
-        }
-        api: Any = mock.Mock(**{"get.side_effect": lambda path, _version: answers[path]})
-        gpus = [one for one in sources.read_cyborg(api) if one.name.endswith("gpu")]
-        reserved = {one.name: one.inventories["PGPU"].reserved for one in gpus}
-        self.assertEqual({"n1_gpu": 2, "n2_gpu": 0, "n3_gpu": 0}, reserved)
 
     def test_the_host_of_a_deployable(self) -> None:
         hosts = ["node1", "node1_a", "node10", "gpu.example.org"]

@@ -8,7 +8,6 @@ four units, so the devices of a host are summed at the host, unless they are imp
 from __future__ import annotations
 
 import dataclasses
-import decimal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -104,30 +103,19 @@ def use_by_resource(providers: Iterable[SourceProvider], resource_map: ResourceM
 def total_of(inventories: Sequence[Inventory]) -> Inventory:
     """The sum of inventories, in units that a claim over several of them can take.
 
-    Its capacity is the sum of their capacities. If the sums of ``total`` and ``reserved`` would give another
-    capacity, because the allocation ratios differ or each capacity was rounded down, its total is the sum of the
-    capacities.
+    The total of several is the sum of their capacities, each rounded down.
     """
-    first = inventories[0]
-    total, reserved = (
-        sum(inventory.total for inventory in inventories),
-        sum(inventory.reserved for inventory in inventories),
-    )
-    ratio = first.allocation_ratio
-    capacity = sum(units.capacity_of(inventory) for inventory in inventories)
-    has_one_ratio = all(inventory.allocation_ratio == ratio for inventory in inventories)
-    if not has_one_ratio or units.capacity_of(Inventory(total, reserved, allocation_ratio=ratio)) != capacity:
-        total, reserved, ratio = capacity, 0, decimal.Decimal(1)
+    if len(inventories) == 1:
+        return inventories[0]
+    total = sum(units.capacity_of(inventory) for inventory in inventories)
     min_unit = min(inventory.min_unit for inventory in inventories)
     max_unit = max(sum(min(units.max_unit_of(inventory), inventory.total) for inventory in inventories), min_unit)
     steps = {inventory.step_size for inventory in inventories}
     return Inventory(
         total=total,
-        reserved=reserved,
         min_unit=min_unit,
         max_unit=None if max_unit >= total else max_unit,
-        step_size=first.step_size if len(steps) == 1 else 1,
-        allocation_ratio=ratio,
+        step_size=steps.pop() if len(steps) == 1 else 1,
     )
 
 

@@ -41,7 +41,6 @@ ACCELERATOR: Final = "accelerator"
 
 _API_VERSIONS: Final = {PLACEMENT: "1", ACCELERATOR: "2"}
 _TIMEOUT_SECONDS: Final = 60
-_NOT_FOUND: Final = 404
 
 
 _REASONS: Final[tuple[tuple[tuple[type[Exception], ...], tuple[int, ...], str], ...]] = (
@@ -54,6 +53,7 @@ _REASONS: Final[tuple[tuple[tuple[type[Exception], ...], tuple[int, ...], str], 
         "it, or Keystone, cannot be reached; check auth_url and endpoint_override of {settings}",
     ),
     ((ksa.Unauthorized, ksa.AuthorizationFailure), (401,), "the user of {settings} cannot be authenticated"),
+    ((), (404,), "status 404: a provider was just removed (run this again), or a URL of {settings} is wrong"),
     ((), (403,), "the user of {settings} is not permitted to read it; it needs the role admin or service"),
     (
         (ksa.EndpointNotFound, ksa.CatalogException, sdk.ServiceDisabledException),
@@ -77,10 +77,6 @@ def _hide_content(record: logging.LogRecord) -> bool:
 
 class SourceUnavailable(exceptions.QuotaError):
     """Placement or Cyborg could not be read."""
-
-
-class SourceNotFound(SourceUnavailable):
-    """What was asked for does not exist there (status 404)."""
 
 
 class ServiceApi:
@@ -176,8 +172,7 @@ class ServiceApi:
             sdk.raise_from_response(response)
             return response.json()
         except _ERRORS as error:
-            kind = SourceNotFound if _status(error) == _NOT_FOUND else SourceUnavailable
-            raise kind(_message(self._name, self._settings, error)) from None
+            raise SourceUnavailable(_message(self._name, self._settings, error)) from None
 
 
 def _status(error: Exception) -> int | None:
@@ -229,20 +224,13 @@ def read_placement(
 ) -> Iterator[SourceProvider]:
     """All providers, each after the one that contains it. ``progress``: called for each. Raises SourceUnavailable.
 
-    A provider that is removed after it was listed is left out, with those that it contains. Read one by one: the
-    memory has what consumers use at one provider, unless the caller keeps it.
+    A provider that is removed after it was listed is such an error: read again. Read one by one: the memory has what
+    consumers use at one provider, unless the caller keeps it.
     """
     listed = api.get("/resource_providers", _PLACEMENT_VERSION)["resource_providers"]
     parents = {row["uuid"]: row["parent_provider_uuid"] for row in listed}
-    gone: set[str] = set()
     for row in sorted(listed, key=lambda row: len(path(row["uuid"], parents))):
-        try:
-            provider = _placement_provider(api, row, resource_map)
-        except SourceNotFound:
-            gone.add(row["uuid"])
-        else:
-            if gone.isdisjoint(path(provider.uuid, parents)):
-                yield provider
+        yield _placement_provider(api, row, resource_map)
         progress(1)
 
 
@@ -284,35 +272,28 @@ def _placement_provider(api: ServiceApi, row: Any, resource_map: ResourceMap) ->
 # --- Cyborg ---
 
 _CYBORG_VERSION: Final = "2.3"
-"""The microversion that shows the status of a device; Cyborg has had it since its release 9."""
+"""The microversion of these answers; Cyborg has had it since its release 9."""
 _CLASS: Final = "rc"
 _TRAIT_PREFIX: Final = "trait"
-_MAINTENANCE: Final = "maintaining"
 _OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def read_cyborg(api: ServiceApi) -> list[SourceProvider]:
-    """The hosts and the deployables; a deployable with an unknown host has no parent. Raises SourceUnavailable.
-
-    The inventory of a deployable is reserved if all devices of its host are under maintenance.
-    """
+    """The hosts and the deployables; a deployable with an unknown host has no parent. Raises SourceUnavailable."""
     devices = api.get("/devices", _CYBORG_VERSION)["devices"]
     deployables = api.get("/deployables", _CYBORG_VERSION)["deployables"]
     hosts = {device["hostname"] for device in devices if device["hostname"]}
-    in_service = {device["hostname"] for device in devices if device.get("status") != _MAINTENANCE}
     providers = [SourceProvider(uuid=f"host {host}", name=host, is_uuid_known=False) for host in sorted(hosts)]
     for row in deployables:
         host, total = host_of(row["name"], hosts), int(row["num_accelerators"])
         attributes = [pair for attribute in json.loads(row["attributes_list"] or "[]") for pair in attribute.items()]
         resource_class = next((value for key, value in attributes if key == _CLASS), None)
-        is_reserved = host is not None and host not in in_service
-        inventory = Inventory(total, reserved=total if is_reserved else 0)
         provider = SourceProvider(
             uuid=row["rp_uuid"] or row["uuid"],
             name=row["name"],
             parent=None if host is None else f"host {host}",
             traits=frozenset(value for key, value in attributes if key.startswith(_TRAIT_PREFIX)),
-            inventories={} if resource_class is None else {resource_class: inventory},
+            inventories={} if resource_class is None else {resource_class: Inventory(total)},
             is_uuid_known=row["rp_uuid"] is not None,
         )
         providers.append(provider)
