@@ -448,7 +448,8 @@ class QuotaEngine(Queries):
     def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[Drift | CapacityDrift]:
         """Repair the counters that ``audit`` reports, without blocking other calls. Admin only.
 
-        Returns the counters before and after. ``progress`` is called for each row that was checked.
+        Returns the counters before and after. ``progress`` is called for each row that was checked. A reservation whose
+        inventory does not exist is reported, not repaired: set the inventory, or release it.
         """
         # (Inventories first: the order in which all transactions lock.)
         healed = [drift for enforcer in self._driver.enforcers for drift in enforcer.heal(progress)]

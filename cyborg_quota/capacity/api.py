@@ -31,7 +31,6 @@ from cyborg_quota.subject import admin_call
 from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Author, InventoryKey, Marker, RecordedChange, Value
 from cyborg_quota.types.capacity import (
     Allocation,
-    CapacityDrift,
     CapacityNotice,
     Inventory,
     InventoryRecord,
@@ -411,7 +410,7 @@ class Capacity(EnforcedSubject):
         names = [validation.check_resource_name(name) for name in validation.resource_list(resources)]
         return report.read(self._untimed, limits, names, has_inventory=True)
 
-    # --- notices, audit and repair ---
+    # --- notices ---
 
     @admin_call
     def notices(self, context: Context) -> list[CapacityNotice]:
@@ -429,19 +428,6 @@ class Capacity(EnforcedSubject):
             if now != last.before and self._database.write(claim):
                 notices.append(dataclasses.replace(last, now=now))
         return notices
-
-    @admin_call
-    def audit(self, context: Context) -> list[CapacityDrift]:
-        """The inventories whose counters differ from the reservations. Normally none."""
-        return self._enforcer.audit()
-
-    @admin_call
-    def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[CapacityDrift]:
-        """Repair the counters that ``audit`` reports, each in a transaction. Returns the counters before and after it.
-
-        A reservation whose inventory does not exist is reported, not repaired: set the inventory, or release it.
-        """
-        return self._enforcer.heal(progress)
 
     # --- parts of the transactions ---
 

@@ -24,7 +24,6 @@ from cyborg_quota.cli.db import open_database
 from cyborg_quota.cli.errors import run_program
 from cyborg_quota.cli.reconcile import wait
 from cyborg_quota.conf import loading
-from cyborg_quota.types import Drift
 
 PROG: Final = "cyborg-quota-status"
 ABOUT: Final = """\
@@ -39,8 +38,7 @@ is started, after an upgrade, and to diagnose a problem. It writes nothing. The 
   database          Do the tables have the revision of this release?
   limits            Does the limit driver answer, and does it limit anything?
   total limits      Is each of them enforced?
-  counters          Do the usage counters match the reservations?
-  capacity          Do the inventories match the reservations?
+  counters          Do the counters of usage and of inventories match the reservations?
   Cyborg's version  Does it have all that cyborg_quota needs, and is it a tested version?
   resource classes  Can all resource classes of the device profiles be charged?
   Cyborg's records  Does the ledger match the attached accelerators?
@@ -70,7 +68,6 @@ class Checks(upgradecheck.UpgradeCommands):
             ("limits", (Checks._run_check, {"check": self._limits})),
             ("total limits", (Checks._run_check, {"check": self._total_limits})),
             ("counters", (Checks._run_check, {"check": self._counters})),
-            ("capacity", (Checks._run_check, {"check": self._capacity})),
             ("Cyborg's version", (Checks._run_check, {"check": self._version, "is_of_cyborg": True})),
             ("resource classes", (Checks._run_check, {"check": self._classes, "is_of_cyborg": True})),
             ("Cyborg's records", (Checks._run_check, {"check": self._records, "is_of_cyborg": True})),
@@ -129,17 +126,9 @@ class Checks(upgradecheck.UpgradeCommands):
 
     def _counters(self) -> Result:
         with self._engine() as engine:
-            # (The check of capacity reports the others.)
-            drifts = [drift for drift in engine.audit(validation.admin_context()) if isinstance(drift, Drift)]
+            drifts = engine.audit(validation.admin_context())
         warning = f"{len(drifts)} differ from the reservations: cyborg-quota audit, then heal"
         return Result(WARNING, warning) if drifts else Result(SUCCESS, "agree with the reservations")
-
-    def _capacity(self) -> Result:
-        with self._engine() as engine:
-            has_capacity = "capacity" in engine.subjects
-            drifts = engine.capacity.audit(validation.admin_context()) if has_capacity else []
-        warning = f"{len(drifts)} differ from their reservations: cyborg-quota heal"
-        return Result(WARNING, warning) if drifts else Result(SUCCESS, "agrees with the reservations")
 
     def _version(self) -> Result:
         from cyborg_quota.cyborg import compatibility

@@ -142,7 +142,7 @@ class TestImport(CapacityTestCase):
         self.bind(arqs[1:])
         self.assertEqual(204, self.client.delete_instance(instance).status)
         self.assertEqual((HANDLES, 2, 0, 14), self.inventory("fake-host-0"))
-        self.assertEqual([], self.capacity.audit(ADMIN))
+        self.assertEqual([], self.engine.audit(ADMIN))
         self.assert_agree()
 
     def test_a_device_that_is_not_imported(self) -> None:

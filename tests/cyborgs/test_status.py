@@ -84,7 +84,6 @@ class TestWithCyborg(quota.QuotaTestCase):
                     "none is set",
                 ),
                 "counters": (SUCCESS, "agree with the reservations"),
-                "capacity": (SUCCESS, "agrees with the reservations"),
                 "Cyborg's version": (SUCCESS, "17.0.0"),
                 "resource classes": (SUCCESS, "all classes of the device profiles can be charged"),
                 "Cyborg's records": (SUCCESS, "agree with the ledger on 1 accelerators"),

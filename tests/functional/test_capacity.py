@@ -186,9 +186,9 @@ class TestClaims(CapacityTestCase):
         negative = "UPDATE inventories SET used = -1"
         self.assertRaises((sa.exc.IntegrityError, sa.exc.OperationalError), self.execute, negative)
         self.execute("DELETE FROM inventories WHERE resource = 'gpu'")
-        (lost,) = self.capacity.audit(ADMIN)
+        (lost,) = self.engine.audit(ADMIN)
         self.assertEqual((None, 3), (lost.recorded, lost.expected))
-        self.assertEqual([], self.capacity.heal(ADMIN))
+        self.assertEqual([], self.engine.heal(ADMIN))
 
     def test_a_release_is_never_refused(self) -> None:
         """I6, also where the counter has drifted or the inventory is gone."""

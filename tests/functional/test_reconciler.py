@@ -72,7 +72,7 @@ class ReconcilerTestCase(base.LedgerTestCase):
         """Repair all, and return what was repaired. Then no difference is found."""
         reconciler = self.reconciler()
         healed = reconciler.heal(reconciler.find())
-        self.assertEqual(([], []), (self.found(), self.engine.capacity.audit(base.ADMIN)))
+        self.assertEqual(([], []), (self.found(), self.engine.audit(base.ADMIN)))
         return healed
 
 

@@ -118,7 +118,7 @@ class TestResize(ResizeTestCase):
         self.refuse(exceptions.OverCapacity, self.resize, gpu=8)
         self.limits.own["p1", "gpu"] = 1
         self.refuse(exceptions.OverQuota, self.resize, gpu=8)  # reported first
-        self.assertEqual([], self.capacity.audit(ADMIN))
+        self.assertEqual([], self.engine.audit(ADMIN))
         self.quotas.release(self.context, consumer="c")
         self.assertEqual({0}, {record.used for record in self.capacity.list_inventories(ADMIN)})
 

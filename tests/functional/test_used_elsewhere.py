@@ -68,21 +68,21 @@ class UsedElsewhereTest(base.LedgerTestCase):
         """A counter below the claim that ends becomes 0, and only the rest of the capacity free."""
         (uuid,) = self.quotas.reserve(self.context, {"gpu": 2}, provider="n1")
         self.capacity.set_used_elsewhere(ADMIN, "n1", {"gpu": 5})
-        self.assertEqual([], self.capacity.audit(ADMIN))
+        self.assertEqual([], self.engine.audit(ADMIN))
         self.execute("UPDATE inventories SET used = 3, free = 5")
-        self.assertEqual(1, len(self.capacity.audit(ADMIN)))
-        self.capacity.heal(ADMIN)
+        self.assertEqual(1, len(self.engine.audit(ADMIN)))
+        self.engine.heal(ADMIN)
         self.assertEqual((2, 5, 1), self.figures_of())
         self.execute("UPDATE inventories SET used = 1, free = 2")
         self.engine.rollback(self.context, [uuid])
-        self.assertEqual(((0, 5, 3), []), (self.figures_of(), self.capacity.audit(ADMIN)))
+        self.assertEqual(((0, 5, 3), []), (self.figures_of(), self.engine.audit(ADMIN)))
 
     def test_free_that_has_drifted_is_named(self) -> None:
         """A claim that fits by the counters is refused by the column: the refusal says what repairs it."""
         self.execute("UPDATE inventories SET free = 0")
         error = self.assertRaises(exceptions.OverCapacity, self.engine.reserve, self.context, {"gpu": 1}, provider="n1")
         self.assertIn("run `heal`", str(error))
-        self.capacity.heal(ADMIN)
+        self.engine.heal(ADMIN)
         self.claim(1)
 
     def test_wrong_amounts(self) -> None:

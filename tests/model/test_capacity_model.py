@@ -400,10 +400,6 @@ class CapacityHistories(test_model.Histories):
             left.update({one: left[one] - more * amount for one, amount in taken.items()})
         return number
 
-    @stateful.rule()
-    def heal_capacity(self) -> None:
-        assert self.capacity.heal(base.ADMIN) == []
-
     @stateful.invariant()
     def history_gives_what_is_stored(self) -> None:
         found = history_replay.differences(self.engine)
@@ -421,7 +417,6 @@ class CapacityHistories(test_model.Histories):
         ]
         rows = [(row.project, row.resource, row.delta, row.state, row.provider or "") for row in self.model.rows]
         assert sorted(stored) == sorted(rows)
-        assert self.capacity.audit(base.ADMIN) == []
 
 
 class TestCapacityModel(base.BackendTestCase):

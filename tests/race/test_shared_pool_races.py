@@ -70,7 +70,7 @@ class TestSharedPool(base.LedgerTestCase):
             return 0
 
         race(change, *(functools.partial(self.fill, number, ANY) for number in range(3)))
-        self.assertEqual([], self.capacity.audit(ADMIN))
+        self.assertEqual([], self.engine.audit(ADMIN))
         used = self.used()
         self.assertEqual(used["pool"], used["n1"] + used["n2"])
         self.assert_invariants()

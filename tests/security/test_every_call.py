@@ -133,8 +133,6 @@ CAPACITY: dict[str, dict[str, Any]] = {
     "set_can_host": {"provider": "n1", "can_host": False},
     "set_served": {"provider": "n1", "add": ["n2"]},
     "notices": {},
-    "audit": {},
-    "heal": {},
 }
 """Every call is an admin's."""
 

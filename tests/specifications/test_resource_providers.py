@@ -106,7 +106,7 @@ class TestSeveralProviders(ProviderTestCase):
         self.assertRaises(exceptions.OverCapacity, self.quotas.resize, self.context, grow, consumer="server")
         self.quotas.transfer(ADMIN, "p2", "p1", consumer="server")
         self.assertEqual({("node-1", "VCPU"): 8, ("pool-1", "DISK_GB"): 20}, self.used())
-        self.assertEqual([], self.capacity.audit(ADMIN))
+        self.assertEqual([], self.engine.audit(ADMIN))
         self.quotas.release(base.Context("p2"), consumer="server")
         self.assertEqual({}, self.used())
 
@@ -144,11 +144,11 @@ class TestSeveralProviders(ProviderTestCase):
         self.quotas.adopt(ADMIN, [Claim("server", SERVER, provider=BOTH)], "p1")
         self.execute("UPDATE inventories SET used = used + 1, free = free - 1")
         self.assertEqual({("node-1", 5), ("node-2", 1), ("pool-1", 101)}, self.drifts("recorded"))
-        self.capacity.heal(ADMIN)
+        self.engine.heal(ADMIN)
         self.assertEqual({("node-1", "VCPU"): 4, ("pool-1", "DISK_GB"): 100}, self.used())
 
     def drifts(self, field: str) -> set[tuple[str, int]]:
-        return {(one.provider, getattr(one, field)) for one in self.capacity.audit(ADMIN)}
+        return {(one.provider, getattr(one, field)) for one in self.engine.audit(ADMIN)}
 
     def test_in_one_round_trip(self) -> None:
         """As a claim at one provider: the same number of statements."""
