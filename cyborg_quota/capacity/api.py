@@ -22,7 +22,7 @@ from cyborg_quota.capacity.claims import CapacityEnforcer
 from cyborg_quota.db import change_log, history, resource_providers
 from cyborg_quota.db import inventories as inventory_rows
 from cyborg_quota.db import pods as pod_names
-from cyborg_quota.db.database import Connection, DuplicateEntry
+from cyborg_quota.db.database import Connection
 from cyborg_quota.db.resource_providers import StoredProvider
 from cyborg_quota.ledger.enforcers import EnforcedSubject
 from cyborg_quota.ledger.thresholds import OVER, level
@@ -41,6 +41,8 @@ from cyborg_quota.validation import Context
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+
+_UNCHANGED: Final[Any] = object()
 
 _HOW_TO_LIST: Final = "see `allocation list --provider %s`"
 
@@ -90,23 +92,17 @@ class Capacity(EnforcedSubject):
             parent_id = None if provider.parent is None else self._find(connection, provider.parent).id
             if parent_id is not None and not resource_providers.lock(connection, parent_id):
                 raise exceptions.ProviderNotFound(str(provider.parent))
-            existing = resource_providers.find(connection, [provider.uuid, provider.name])
-            if any(stored.provider.uuid != provider.uuid for stored in existing.values()):
+            for stored in resource_providers.find(connection, [provider.uuid, provider.name]).values():
+                # With the same UUID, which is random unless the caller gave it, and the same values: the answer to the
+                # COMMIT of an earlier attempt was lost.
+                if dataclasses.replace(stored.provider, parent=provider.parent) == provider:
+                    return stored.provider, []
                 raise exceptions.ProviderExists(provider.name)
             resource_providers.insert(connection, provider, parent_id)
             added = self._find(connection, provider.uuid).provider
             return added, [_recorded(added, None, added)]
 
-        try:
-            return self._change(author, work)
-        except DuplicateEntry:
-            # With the same UUID, which is random unless the caller gave it, and the same values: the answer to the
-            # COMMIT of an earlier attempt was lost.
-            find = functools.partial(resource_providers.find, names=[provider.uuid])
-            for stored in self._database.read_synced(find).values():
-                if dataclasses.replace(stored.provider, parent=provider.parent) == provider:
-                    return stored.provider
-            raise exceptions.ProviderExists(provider.name) from None
+        return self._change(author, work)
 
     @admin_call
     def list_providers(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Provider]:
@@ -125,20 +121,46 @@ class Capacity(EnforcedSubject):
         return self._database.read_synced(lambda connection: self._find(connection, name)).provider
 
     @admin_call
-    def set_pod(self, context: Context, provider: str, pod: str | None, *, reason: str | None = None) -> Provider:
-        """Put a provider that has no claims into a pod, or into none (None), and return it.
+    def set_provider(
+        self,
+        context: Context,
+        provider: str,
+        *,
+        pod: str | None = _UNCHANGED,
+        can_host: bool | None = None,
+        reason: str | None = None,
+    ) -> Provider:
+        """Change a provider, and return it. What is not given stays.
 
-        Raises ProviderNotFound, PodNotFound, ProviderInUse.
+        ``pod``: put a provider that has no claims into this pod, or into none (None). ``can_host``: make it one that
+        ANY chooses, or a shared pool (False); claims stay where they are. Raises ProviderNotFound, PodNotFound,
+        ProviderInUse.
         """
-        return self._set_provider(context, provider, reason, pod=validation.optional_name("pod", pod))
+        name, author = validation.check_name("provider", provider), validation.author_of(context, reason)
+        values: dict[str, Any] = {} if pod is _UNCHANGED else {"pod": validation.optional_name("pod", pod)}
+        if can_host is not None:
+            values["can_host"] = bool(can_host)
 
-    @admin_call
-    def set_can_host(self, context: Context, provider: str, *, can_host: bool, reason: str | None = None) -> Provider:
-        """Make a provider one that ANY chooses, or a shared pool (False), and return it. Claims stay where they are.
+        def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
+            if values.get("pod") is not None:
+                pod_names.lock(connection, values["pod"])
+            provider_id, before = self._lock(connection, name, None)
+            changed = dataclasses.replace(before, **values)
+            if changed != before:
+                serves = resource_providers.serves(connection, provider_id)
+                if (serves and changed.can_host) or ((serves or before.served_by) and changed.pod != before.pod):
+                    reason = "it serves another provider, or is served: see `provider set --stop-serving`"
+                    raise exceptions.ProviderInUse(before.name, None, reason, change="changed")
+                if "pod" in values and not inventory_rows.lock_unused(connection, provider_id):
+                    reason, change = f"it has claims; {_HOW_TO_LIST % before.name}", "moved to another pod"
+                    raise exceptions.ProviderInUse(before.name, None, reason, change=change)
+                if "pod" in values:
+                    inventory_rows.renew(connection, provider_id)
+                resource_providers.update(connection, provider_id, changed)
+            after = self._find(connection, before.uuid).provider
+            return after, [_recorded(before, before, after)]
 
-        Raises ProviderNotFound.
-        """
-        return self._set_provider(context, provider, reason, can_host=bool(can_host))
+        return self._change(author, work)
 
     @admin_call
     def set_served(
@@ -173,30 +195,6 @@ class Capacity(EnforcedSubject):
                 resource_providers.set_served_by(connection, served_id, pool_id if served in added else None)
                 changes.append(_recorded(before, before, self._find(connection, before.uuid).provider))
             return self._find(connection, pool.uuid).provider, changes
-
-        return self._change(author, work)
-
-    def _set_provider(self, context: Context, provider: str, reason: str | None, **values: Any) -> Provider:
-        name, author = validation.check_name("provider", provider), validation.author_of(context, reason)
-
-        def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
-            if values.get("pod") is not None:
-                pod_names.lock(connection, values["pod"])
-            provider_id, before = self._lock(connection, name, None)
-            changed = dataclasses.replace(before, **values)
-            if changed != before:
-                serves = resource_providers.serves(connection, provider_id)
-                if (serves and changed.can_host) or ((serves or before.served_by) and changed.pod != before.pod):
-                    reason = "it serves another provider, or is served: see `provider set --stop-serving`"
-                    raise exceptions.ProviderInUse(before.name, None, reason, change="changed")
-                if "pod" in values and not inventory_rows.lock_unused(connection, provider_id):
-                    reason, change = f"it has claims; {_HOW_TO_LIST % before.name}", "moved to another pod"
-                    raise exceptions.ProviderInUse(before.name, None, reason, change=change)
-                if "pod" in values:
-                    inventory_rows.renew(connection, provider_id)
-                resource_providers.update(connection, provider_id, changed)
-            after = self._find(connection, before.uuid).provider
-            return after, [_recorded(before, before, after)]
 
         return self._change(author, work)
 
@@ -243,7 +241,8 @@ class Capacity(EnforcedSubject):
     ) -> list[InventoryRecord]:
         """Set inventories of a provider, all or none, and return them. Its other inventories stay.
 
-        ``used_elsewhere``: what ``set_used_elsewhere`` would set, in the same transaction, so that no claim takes it.
+        ``used_elsewhere``: the amounts that are in use at the provider without a reservation in this ledger, by
+        resource; claims get only what is left. A resource of which the provider has no inventory is ignored.
 
         ``generation``: that of the provider when the caller read it (compare-and-update). If the provider or its
         inventories have been changed since, raises ProviderConflict and changes nothing. None: do not compare.
@@ -272,7 +271,7 @@ class Capacity(EnforcedSubject):
                 if resource in checked:
                     inventory_rows.set_inventory(connection, provider_id, resource, checked[resource])
                 if resource in elsewhere:
-                    inventory_rows.set_used_elsewhere(connection, provider_id, {resource: elsewhere[resource]})
+                    inventory_rows.set_used_elsewhere(connection, provider_id, resource, elsewhere[resource])
             after = inventory_rows.read(connection, [provider_id], checked)
             return list(after.values()), [_recorded(present, before.get(key), record) for key, record in after.items()]
 
@@ -296,21 +295,13 @@ class Capacity(EnforcedSubject):
         provider: str,
         resource: str,
         *,
-        generation: int | None = None,
         reason: str | None = None,
     ) -> None:
-        """Remove an inventory; does nothing if there is none. ``generation``: as in ``set_inventories``.
-
-        Raises ProviderNotFound, ProviderConflict, ProviderInUse (it has claims).
-        """
+        """Remove an inventory, if there is one. Raises ProviderNotFound, ProviderInUse (it has claims)."""
         name, checked = validation.check_name("provider", provider), validation.check_name("resource", resource)
-        expected = _check_generation(generation)
         self._change(
             validation.author_of(context, reason),
-            lambda connection: (
-                None,
-                _remove_inventories(connection, *self._lock(connection, name, expected), checked),
-            ),
+            lambda connection: (None, _remove_inventories(connection, *self._lock(connection, name, None), checked)),
         )
 
     @admin_call
@@ -383,18 +374,6 @@ class Capacity(EnforcedSubject):
             lambda connection: history.list_allocations(
                 connection, None if name is None else self._find(connection, name).id, **which
             )
-        )
-
-    @admin_call
-    def set_used_elsewhere(self, context: Context, provider: str, amounts: Mapping[str, int]) -> None:
-        """Set the amounts that are in use at a provider without a reservation in this ledger, by resource.
-
-        Claims get only what is left. Like a claim, this does not change the generation. A resource of which the
-        provider has no inventory is ignored. Raises ProviderNotFound, InvalidRequest.
-        """
-        name, checked = validation.check_name("provider", provider), _check_amounts(amounts)
-        self._database.write(
-            lambda connection: inventory_rows.set_used_elsewhere(connection, self._find(connection, name).id, checked)
         )
 
     @admin_call

@@ -93,12 +93,11 @@ def _set_provider(
         raise exceptions.InvalidRequest(
             "Change either the pod of the provider, or whether it is shared, or which providers it serves."
         )
-    if has_pod:
-        return capacity.set_pod(caller.elevated, provider, pod, reason=reason)
     if has_served:
         given = {"add": serves or (), "remove": stop_serving or ()}
         return capacity.set_served(caller.elevated, provider, **given, reason=reason)
-    return capacity.set_can_host(caller.elevated, provider, can_host=can_host, reason=reason)
+    change: dict[str, Any] = {"pod": pod} if has_pod else {"can_host": can_host}
+    return capacity.set_provider(caller.elevated, provider, **change, reason=reason)
 
 
 def _set_inventories(

@@ -25,7 +25,6 @@ from oslo_log import log as logging
 
 from cyborg_quota import units
 from cyborg_quota.db import clock, paging, resource_providers
-from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import inventories
 from cyborg_quota.db.models import resource_providers as providers_table
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of
@@ -201,21 +200,13 @@ def _unused_ids(connection: sa.Connection, count: int) -> list[int]:
             return sorted(ids)
 
 
-def set_used_elsewhere(connection: sa.Connection, provider_id: int, amounts: Mapping[str, int]) -> None:
-    """Set what is used elsewhere, by resource. Like a claim, it does not change the generation of the provider.
-
-    Raises ConcurrentChange if an inventory was removed or renewed meanwhile.
-    """
-    ids = ids_of(connection, [InventoryKey(provider_id, resource) for resource in amounts])
-    for (_, resource), inventory_id in ids.items():
-        amount = amounts[resource]
-        changed = connection.execute(
-            sa.update(inventories)
-            .where(_row.id == inventory_id)
-            .values(used_elsewhere=amount, free=_row.capacity - _row.used - amount, updated_at=clock.utc_now())
-        )
-        if changed.rowcount == 0:
-            raise ConcurrentChange
+def set_used_elsewhere(connection: sa.Connection, provider_id: int, resource: str, amount: int) -> None:
+    """Set what is used elsewhere of a resource, if there is an inventory of it."""
+    connection.execute(
+        sa.update(inventories)
+        .where(_row.provider_id == provider_id, _row.resource == resource)
+        .values(used_elsewhere=amount, free=_row.capacity - _row.used - amount, updated_at=clock.utc_now())
+    )
 
 
 def delete_unused(connection: sa.Connection, provider_id: int, resource: str | None = None) -> None:

@@ -51,7 +51,7 @@ class TestCrash(kill_points.KillTestCase):
             prepare()
 
         self.end_claims()
-        self.engine.capacity.set_pod(ADMIN, "n1", pod)
+        self.engine.capacity.set_provider(ADMIN, "n1", pod=pod)
         for kill in self.kills(begin, call, first=[0]):
             if not kill.has_effect:
                 continue
@@ -135,7 +135,7 @@ class TestCrash(kill_points.KillTestCase):
     def test_naive_is_detected(self) -> None:
         """If each statement is committed at once, a kill between two of them breaks C1 or I1."""
         self.use_several_statements()
-        self.engine.capacity.set_pod(ADMIN, "n1", "p1")
+        self.engine.capacity.set_provider(ADMIN, "n1", pod="p1")
         self.reserve()
         for _ in self.kills(lambda: self.release(self.engine), self.reserve, is_naive=True):
             with self.sql.connect() as connection:

@@ -83,7 +83,7 @@ class TestClaims(CapacityTestCase):
         for pod in (None, "east"):
             if pod is not None:
                 self.engine.pods.add(ADMIN, pod)
-                self.capacity.set_pod(ADMIN, "n1", pod)
+                self.capacity.set_provider(ADMIN, "n1", pod=pod)
             self.limits.own[None, "gpu"] = 8
             self.quotas.rollback(self.context, self.quotas.reserve_many(self.context, claims[:2]))
             self.assertRaises(exceptions.OverQuota, self.quotas.reserve_many, self.context, claims)

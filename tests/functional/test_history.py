@@ -185,12 +185,12 @@ class TestCapacityEntries(HistoryTestCase):
     def test_of_a_provider(self) -> None:
         self.pods.add(base.ADMIN, "east")
         self.capacity.add_provider(ALICE, "n2", parent="n1", can_host=False, reason="new rack")
-        self.capacity.set_pod(ALICE, "n2", "east")
-        self.capacity.set_pod(ALICE, "n2", "east")  # no change
+        self.capacity.set_provider(ALICE, "n2", pod="east")
+        self.capacity.set_provider(ALICE, "n2", pod="east")  # no change
         wanted = {"gpu": Inventory(4, reserved=1, allocation_ratio=decimal.Decimal("1.50")), "fpga": Inventory(2)}
         self.capacity.set_inventories(ALICE, "n2", wanted)
         self.capacity.set_inventories(ALICE, "n2", {**wanted, "fpga": Inventory(3)}, reason="one more")
-        self.capacity.set_used_elsewhere(ALICE, "n2", {"gpu": 1})  # a measurement
+        self.capacity.set_inventories(ALICE, "n2", {}, used_elsewhere={"gpu": 1})  # a measurement
         self.capacity.remove_inventory(ALICE, "n2", "fpga")
         self.capacity.remove_inventory(ALICE, "n2", "fpga")  # no change
         self.assert_replayed()

@@ -54,7 +54,7 @@ class TestCollect(CollectionTestCase):
             self.engine.capacity.add_provider(ADMIN, name, pod="p1")
             self.engine.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(8, reserved=1), "fpga": Inventory(2)})
         self.engine.reserve(ADMIN, {"gpu": 3}, project_id="film", provider="n1")
-        self.engine.capacity.set_used_elsewhere(ADMIN, "n2", {"gpu": 2})
+        self.engine.capacity.set_inventories(ADMIN, "n2", {}, used_elsewhere={"gpu": 2})
         collected = self.collect()
         self.assertEqual([None] * 3, [one.error for one in collected.values()])
         own = {"fpga": ResourceUse(4, 0), "gpu": ResourceUse(14, 5)}

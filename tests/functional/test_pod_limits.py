@@ -234,9 +234,9 @@ class TestEnforcement(PodLimitTestCase):
         self.limit(4)
         other = fixtures.Checked(self.make_limited(), self.url)
         other.rollback(base.Context("a"), other.reserve(base.Context("a"), {"gpu": 4}, provider="n1"))
-        self.engine.capacity.set_pod(ADMIN, "n1", "p2")
+        self.engine.capacity.set_provider(ADMIN, "n1", pod="p2")
         other.reserve(base.Context("a"), {"gpu": 5}, provider="n1")
-        self.engine.capacity.set_pod(ADMIN, "n2", "p1")
+        self.engine.capacity.set_provider(ADMIN, "n2", pod="p1")
         self.assertEqual({"p1"}, {over.pod for over in self.overs(5, provider="n2").overs})
 
 

@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
-from unittest import mock
 
 from cyborg_quota import ANY, Inventory, exceptions
 from cyborg_quota.capacity.imports.changes import CapacityImporter, WantedProvider
-from cyborg_quota.db import inventories
 from tests import base, fixtures
 from tests.base import ADMIN
 
@@ -28,26 +25,10 @@ class UsedElsewhereTest(base.LedgerTestCase):
     def claim(self, amount: int, provider: str = "n1", consumer: str | None = None, group: str | None = None) -> None:
         self.quotas.reserve(self.context, {"gpu": amount}, consumer=consumer, group=group, provider=provider)
 
-    def test_the_pod_of_the_provider_changes_meanwhile(self) -> None:
-        """Its inventories then have other ids."""
-        ids_of, moved = inventories.ids_of, []
-
-        def overtaken(connection: Any, keys: Any) -> Any:
-            found = ids_of(connection, keys)
-            if not moved:
-                moved.append(connection.exec_driver_sql("UPDATE inventories SET id = id + 1000").rowcount)
-            return found
-
-        with mock.patch.object(inventories, "ids_of", overtaken):
-            self.capacity.set_used_elsewhere(ADMIN, "n1", {"gpu": 5})
-        self.assertEqual(([1], (0, 5, 3)), (moved, self.figures_of()))
-
     def test_claims_get_what_is_left(self) -> None:
-        generation = self.capacity.show_provider(ADMIN, "n1").generation
         self.claim(2, consumer="a")
-        self.capacity.set_used_elsewhere(ADMIN, "n1", {"gpu": 5, "fpga": 3})
+        self.capacity.set_inventories(ADMIN, "n1", {}, used_elsewhere={"gpu": 5, "fpga": 3})
         self.assertEqual((2, 5, 1), self.figures_of())
-        self.assertEqual(generation, self.capacity.show_provider(ADMIN, "n1").generation)
         for provider in ("n1", ANY):
             self.assertRaises(exceptions.OverCapacity, self.claim, 2, provider)
         admins = functools.partial(self.assertRaises, exceptions.OverCapacity)
@@ -67,7 +48,7 @@ class UsedElsewhereTest(base.LedgerTestCase):
     def test_drift(self) -> None:
         """A counter below the claim that ends becomes 0, and only the rest of the capacity free."""
         (uuid,) = self.quotas.reserve(self.context, {"gpu": 2}, provider="n1")
-        self.capacity.set_used_elsewhere(ADMIN, "n1", {"gpu": 5})
+        self.capacity.set_inventories(ADMIN, "n1", {}, used_elsewhere={"gpu": 5})
         self.assertEqual([], self.engine.audit(ADMIN))
         self.execute("UPDATE inventories SET used = 3, free = 5")
         self.assertEqual(1, len(self.engine.audit(ADMIN)))
@@ -87,11 +68,22 @@ class UsedElsewhereTest(base.LedgerTestCase):
 
     def test_wrong_amounts(self) -> None:
         for amount in (-1, True, "1", 2**70, 10**5000):
-            self.assertRaises(exceptions.InvalidRequest, self.capacity.set_used_elsewhere, ADMIN, "n1", {"gpu": amount})
+            self.assertRaises(
+                exceptions.InvalidRequest,
+                self.capacity.set_inventories,
+                ADMIN,
+                "n1",
+                {},
+                used_elsewhere={"gpu": amount},
+            )
         for wrong in (None, 5, "gpu"):
-            self.assertRaises(exceptions.InvalidRequest, self.capacity.set_used_elsewhere, ADMIN, "n1", wrong)
+            self.assertRaises(
+                exceptions.InvalidRequest, self.capacity.set_inventories, ADMIN, "n1", {}, used_elsewhere=wrong
+            )
             self.assertRaises(exceptions.InvalidRequest, self.capacity.require_pods, ADMIN, wrong)
-        self.assertRaises(exceptions.ProviderNotFound, self.capacity.set_used_elsewhere, ADMIN, "n9", {"gpu": 1})
+        self.assertRaises(
+            exceptions.ProviderNotFound, self.capacity.set_inventories, ADMIN, "n9", {}, used_elsewhere={"gpu": 1}
+        )
 
     def test_consumers_that_are_ours(self) -> None:
         """The source's consumer is a consumer or a group here; only what it uses beyond its claim is elsewhere."""

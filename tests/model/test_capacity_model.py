@@ -222,7 +222,7 @@ class CapacityHistories(test_model.Histories):
             if (name, resource) in self.places.inventories:
                 self.places.elsewhere[name, resource] = amount
 
-        self.both(mine, lambda: self.capacity.set_used_elsewhere(base.ADMIN, name, {resource: amount}))
+        self.both(mine, lambda: self.capacity.set_inventories(base.ADMIN, name, {}, used_elsewhere={resource: amount}))
 
     @stateful.rule(name=PROVIDERS)
     def remove_provider(self, name: str) -> None:

@@ -125,12 +125,10 @@ CAPACITY: dict[str, dict[str, Any]] = {
     "remove_inventory": {"provider": "n1", "resource": "gpu"},
     "list_inventories": {},
     "list_allocations": {},
-    "set_used_elsewhere": {"provider": "n1", "amounts": {"gpu": 1}},
     "find_provider": {"names": ["n1"], "resources": ["gpu"]},
     "report": {},
     "require_pods": {"names": ["pod1"]},
-    "set_pod": {"provider": "n1", "pod": "pod1"},
-    "set_can_host": {"provider": "n1", "can_host": False},
+    "set_provider": {"provider": "n1", "can_host": False},
     "set_served": {"provider": "n1", "add": ["n2"]},
     "notices": {},
 }

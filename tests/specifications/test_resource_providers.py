@@ -240,12 +240,12 @@ class TestAssociation(ProviderTestCase):
         """The pool serves nodes of its own pod."""
         self.engine.pods.add(ADMIN, "pod1")
         in_use = exceptions.ProviderInUse
-        self.assertRaises(in_use, self.capacity.set_pod, ADMIN, "pool-1", "pod1")
-        self.assertRaises(in_use, self.capacity.set_pod, ADMIN, "node-1", "pod1")
+        self.assertRaises(in_use, self.capacity.set_provider, ADMIN, "pool-1", pod="pod1")
+        self.assertRaises(in_use, self.capacity.set_provider, ADMIN, "node-1", pod="pod1")
         self.capacity.set_served(ADMIN, "pool-1", remove=["node-1", "node-2"])
-        self.capacity.set_pod(ADMIN, "node-1", "pod1")
+        self.capacity.set_provider(ADMIN, "node-1", pod="pod1")
         self.assertRaises(in_use, self.capacity.set_served, ADMIN, "pool-1", add=["node-1"])
-        self.capacity.set_pod(ADMIN, "pool-1", "pod1")
+        self.capacity.set_provider(ADMIN, "pool-1", pod="pod1")
         self.capacity.set_served(ADMIN, "pool-1", add=["node-1"])
         self.claim("server", ANY, pod="pod1", context=ADMIN)
         self.assertEqual(BOTH, self.places("server"))
@@ -271,9 +271,9 @@ class TestAssociation(ProviderTestCase):
         capacity.remove_provider(ADMIN, "node-3")
         self.assertRaises(exceptions.ProviderNotFound, capacity.set_served, ADMIN, "pool-2", add=["node-9"])
         self.assertRaises(exceptions.InvalidName, capacity.set_served, ADMIN, "pool-2", add="node-1")
-        self.assertRaises(exceptions.ProviderInUse, capacity.set_can_host, ADMIN, "pool-1", can_host=True)
+        self.assertRaises(exceptions.ProviderInUse, capacity.set_provider, ADMIN, "pool-1", can_host=True)
         for can_host in (False, True, False):
-            capacity.set_can_host(ADMIN, "node-1", can_host=can_host)
+            capacity.set_provider(ADMIN, "node-1", can_host=can_host)
         capacity.remove_provider(ADMIN, "node-2")
         for deltas in (SERVER, {"DISK_GB": 5}):
             self.refused(deltas)
