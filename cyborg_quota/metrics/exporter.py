@@ -22,7 +22,6 @@ from cyborg_quota.types.metrics import LedgerMetrics
 
 LOG = logging.getLogger(__name__)
 
-PATH: Final = "/metrics"
 EVERY_PROJECT: Final = "*"
 MAX_AGE_SECONDS: Final = 5.0
 """A scrape within this time gets the values of the last one: the port has no authentication, and a read takes long."""
@@ -53,7 +52,7 @@ Names = Callable[[list[str]], dict[str, str]]
 
 
 class LedgerApplication:
-    """Answers GET /metrics with the values of the ledger. Threads that ask at the same time share one read."""
+    """Answers each request with the values of the ledger. Threads that ask at the same time share one read."""
 
     def __init__(
         self, engine: QuotaEngine, projects: list[str], names: Names | None = None, max_age_seconds: float = 0.0
@@ -121,22 +120,15 @@ class LedgerApplication:
         except exceptions.QuotaError as error:
             LOG.warning("The names of projects for cyborg_quota_project_info could not be read: %s", error)
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        headers = []
-        if environ.get("PATH_INFO") != PATH:
-            status, text = "404 Not Found", f"The metrics are at {PATH}.\n"
-        elif environ.get("REQUEST_METHOD") != "GET":
-            status, text = "405 Method Not Allowed", "GET only.\n"
-            headers.append(("Allow", "GET"))
-        else:
-            try:
-                status, text = "200 OK", self.text()
-            except exceptions.QuotaError as error:
-                LOG.warning("A scrape of the metrics failed: %s", error)
-                source = "source of the limits" if isinstance(error, exceptions.LimitsUnavailable) else "ledger"
-                status, text = "503 Service Unavailable", f"The {source} is unavailable.\n"
+    def __call__(self, _environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        try:
+            status, text = "200 OK", self.text()
+        except exceptions.QuotaError as error:
+            LOG.warning("A scrape of the metrics failed: %s", error)
+            source = "source of the limits" if isinstance(error, exceptions.LimitsUnavailable) else "ledger"
+            status, text = "503 Service Unavailable", f"The {source} is unavailable.\n"
         body = text.encode()
-        start_response(status, [("Content-Type", CONTENT_TYPE), ("Content-Length", str(len(body))), *headers])
+        start_response(status, [("Content-Type", CONTENT_TYPE), ("Content-Length", str(len(body)))])
         return [body]
 
 

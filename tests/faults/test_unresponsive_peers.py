@@ -18,7 +18,6 @@ import testscenarios
 import webob
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.metrics import exporter
 from cyborg_quota.metrics.exporter import LedgerApplication
 from tests import base, fixtures, hooks, trees
 from tests.faults import outages
@@ -75,7 +74,7 @@ class TestPaused(OwnServerTestCase):
         self.assertEqual(200, self.scrape(application))
 
     def scrape(self, application: LedgerApplication) -> int:
-        return int(webob.Request.blank(exporter.PATH).get_response(application).status_int)
+        return int(webob.Request.blank("/metrics").get_response(application).status_int)
 
     def scrape_in_time(self, application: LedgerApplication) -> int:
         began = time.monotonic()

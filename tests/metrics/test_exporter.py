@@ -45,8 +45,8 @@ def key(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     return f"cyborg_quota_{name}", tuple(sorted(labels.items()))
 
 
-def get(application: LedgerApplication, path: str = "/metrics", method: str = "GET") -> webob.Response:
-    return webob.Request.blank(path, method=method).get_response(application)
+def get(application: LedgerApplication) -> webob.Response:
+    return webob.Request.blank("/metrics").get_response(application)
 
 
 class TestScrape(server.ApiTestCase):
@@ -96,12 +96,6 @@ class TestScrape(server.ApiTestCase):
         except machine.ServerError as error:
             needs.missing(self, str(error))
         self.assertEqual((0, "", ""), (ended.returncode, ended.stdout, ended.stderr))
-
-    def test_paths(self) -> None:
-        application = LedgerApplication(self.engine, [])
-        self.assertEqual(404, get(application, "/").status_int)
-        refused = get(application, method="POST")
-        self.assertEqual((405, "GET"), (refused.status_int, refused.headers["Allow"]))
 
     def test_values_are_kept(self) -> None:
         """Scrapes within the maximum age read the ledger once."""
