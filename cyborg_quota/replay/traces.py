@@ -13,6 +13,8 @@ from __future__ import annotations
 import csv
 import dataclasses
 import hashlib
+import io
+import itertools
 import os
 import re
 import stat
@@ -27,7 +29,7 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 HEADER: Final = ["time", "event", "consumer", "project", "resource", "amount"]
 HEADER_LINE: Final = 1
 
-_LONGEST_LINE_BYTES: Final = 16384
+_LONGEST_LINE: Final = 16384
 _BLOCK_BYTES: Final = 1 << 20
 _TIME = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?", re.ASCII)
 _AMOUNT = re.compile(r"[0-9]{1,10}", re.ASCII)
@@ -73,22 +75,26 @@ class Trace:
         self.digest = digest.hexdigest()
 
     def __iter__(self) -> Iterator[Event]:
-        time = 0.0
-        with self._open() as file:
-            for number in range(1, max(self.lines, HEADER_LINE) + 1):
-                raw = file.readline(_LONGEST_LINE_BYTES + 1)
-                fields = self._fields(number, raw)
-                if number == HEADER_LINE:
-                    if fields != HEADER:
-                        raise TraceError(self.name, number, f"the header must be {','.join(HEADER)}")
-                    continue
-                event = self._event(number, fields)
-                if event.time < time:
-                    raise TraceError(
-                        self.name, number, f"time {event.time:g} is before {time:g}, that of an earlier line"
-                    )
-                time = event.time
-                yield event
+        time, number = 0.0, 0
+        # (A byte that is not UTF-8 becomes an unpaired surrogate, which no valid value has.)
+        with io.TextIOWrapper(self._open(), "utf-8-sig", errors="surrogateescape", newline="\n") as file:
+            # (What is read of a longer line has too many characters to be valid.)
+            reader = csv.reader(iter(lambda: file.readline(_LONGEST_LINE), ""), strict=True)
+            try:
+                if next(reader, None) != HEADER:
+                    raise TraceError(self.name, HEADER_LINE, f"the header must be {','.join(HEADER)}")
+                number = HEADER_LINE
+                for fields in itertools.islice(reader, self.lines - HEADER_LINE):
+                    number += 1
+                    event = self._event(number, fields)
+                    if event.time < time:
+                        raise TraceError(
+                            self.name, number, f"time {event.time:g} is before {time:g}, that of an earlier line"
+                        )
+                    time = event.time
+                    yield event
+            except csv.Error as error:
+                raise TraceError(self.name, number + 1, str(error)) from None
 
     def _open(self) -> BinaryIO:
         try:
@@ -99,20 +105,6 @@ class Trace:
             file.close()
             raise TraceError(self.name, None, "a trace must be a regular file, because it is read more than once")
         return file
-
-    def _fields(self, number: int, raw: bytes) -> list[str]:
-        if len(raw) > _LONGEST_LINE_BYTES:
-            raise TraceError(self.name, number, f"longer than {_LONGEST_LINE_BYTES} bytes")
-        try:
-            text = raw.decode("utf-8-sig" if number == HEADER_LINE else "utf-8")
-        except UnicodeDecodeError:
-            raise TraceError(self.name, number, "not UTF-8") from None
-        if "\0" in text:
-            raise TraceError(self.name, number, "a NUL character")
-        try:
-            return next(csv.reader([text.rstrip("\r\n")], strict=True), [])
-        except csv.Error as error:
-            raise TraceError(self.name, number, str(error)) from None
 
     def _event(self, number: int, fields: list[str]) -> Event:
         if len(fields) != len(HEADER):

@@ -56,7 +56,7 @@ class ReaderTest(TraceCase):
             self.assertEqual((["gpu"] * len(lines), 1 + len(lines)), ([one.resource for one in trace], trace.lines))
 
     def test_the_header_is_required(self) -> None:
-        for header in (b"", b"\n", b"0,reserve,c,p,gpu,1\n", HEADER.upper(), b"time,event\n", b"\0"):
+        for header in (b"", b"\n", b"0,reserve,c,p,gpu,1\n", HEADER.upper(), b"time,event\n", b"\0", b'"time\n'):
             self.path.write_bytes(header)
             error = self.assertRaises(TraceError, list, Trace(str(self.path)))
             self.assertEqual(1, error.line)
@@ -85,13 +85,17 @@ class ReaderTest(TraceCase):
             ("Invalid project ' p': ", b"5,reserve,c, p,gpu,1\n"),
             ("Invalid resource 'a\\tb': ", b"5,reserve,c,p,a\tb,1\n"),
             ("Invalid consumer ", b"5,reserve," + b"x" * 256 + b",p,gpu,1\n"),
-            ("not UTF-8", b"5,reserve,\xff,p,gpu,1\n"),
-            ("a NUL character", b"5,reserve,c\0,p,gpu,1\n"),
-            ("longer than 16384 bytes", b"5," * 10000 + b"\n"),
+            ("Invalid consumer '\\udcff': ", b"5,reserve,\xff,p,gpu,1\n"),
+            ("", b"5,reserve,c\0,p,gpu,1\n"),
+            ("columns, not 6", b"5," * 10000 + b"\n"),
+            ("3 columns, not 6", b'5,reserve,"c' + b"x" * 20000 + b'"\n'),
             ("unexpected end of data", b'5,reserve,"c,p,gpu,1\n'),
+            ("field larger than field limit", b'5,reserve,"c,p,gpu,1\n' + b"\n" * 200_000),
+            ("Invalid consumer 'c\\n", b'5,reserve,"c\n",p,gpu,1\n'),
+            ("new-line character", b"5,reserve,c\r,p,gpu,1\n"),
         ):
             self.wrong(reason, good, bad, good, line=3)
-        self.wrong("not UTF-8", good, good, b"\xff", line=4)
+        self.wrong("1 columns, not 6", good, good, b"\xff", line=4)
 
     def test_not_a_file(self) -> None:
         directory = str(self.path.parent)
