@@ -363,20 +363,19 @@ _EXPIRE_OF = sa.select(_row.expire).where(
 
 
 def overdue_after(
-    connection: sa.Connection, position: ExpiryPosition | None, limit: int, grace: int, *, lock: bool
+    connection: sa.Connection, position: ExpiryPosition | None, limit: int, grace: int
 ) -> tuple[list[Row], ExpiryPosition | None]:
     """The next overdue reservations after ``position`` (None: from the first), and the position of the last one.
 
     Reading on from a position skips the rows that are being expired, and the dead index entries of expired ones.
-    ``lock``: lock them, and leave out locked ones; a server that cannot skip locked rows reads all, and locks none.
+    Locks them, and leaves out locked ones; a server that cannot skip locked rows reads all, and locks none.
     """
     query = _LONGEST_OVERDUE
     parameters: dict[str, Any] = {"b_limit": limit, "b_grace": grace}
     if position is not None:
         query = _OVERDUE_AFTER
         parameters |= {"b_expire": position[0], "b_id": position[1]}
-    if lock:
-        query = dialects.of(connection).skip_locked(connection.dialect, query)
+    query = dialects.of(connection).skip_locked(connection.dialect, query)
     rows = [Row(*row) for row in connection.execute(query, parameters)]
     # (Read the date of one row only: PyMySQL takes longer to parse a date than the rest of a row.)
     for row in reversed(rows):

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
-import operator
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from cyborg_quota import exceptions
 from cyborg_quota.db import charges, history, maintenance, reservations
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.history import ExpiryPosition
@@ -23,13 +20,6 @@ from cyborg_quota.types import Reservation, ReservationFilter, Row
 
 _SOURCE_ROWS: Final = 256
 """The maximum number of rows of which one transaction sets the source."""
-
-
-_MAX_LOCKED: Final = 3
-"""The maximum number of projects for whose locks one run of the expiry waits."""
-
-_OF_ALL: Final = (exceptions.DatabaseUnreachable, exceptions.DatabaseReadOnly)
-"""The errors after which the batches of other projects would fail too."""
 
 _MIN_ROWS_TO_FOLD: Final = 2
 _GROUPS_PER_PAGE: Final = 10_000
@@ -78,70 +68,29 @@ class Reservations:
     def expire(self, progress: Callable[[int], None] | None) -> int:
         """Expire all overdue reservations. Returns their number. ``progress`` is called with the size of each batch.
 
-        Sweepers may run on several hosts: each skips what another has locked. If the lock of a project's row is not
-        granted, the reservations of the other projects are expired before the error is raised.
+        Sweepers may run on several hosts: each skips what another has locked. A row that stays locked ends this run
+        with DatabaseUnavailable; the batches before stay expired.
         """
         total = 0
-        locked: dict[str, exceptions.DatabaseUnavailable] = {}
-        for count in self._batches(locked):
-            total += count
-            if progress is not None:
-                progress(count)
-        for error in locked.values():
-            raise error
-        return total
-
-    def _batches(self, locked: dict[str, exceptions.DatabaseUnavailable]) -> Iterator[int]:
-        """Expire each batch in one transaction; if a lock is not granted, project by project. Yields the sizes.
-
-        Adds the projects whose lock is not granted to ``locked``, and leaves out those that it contains.
-        """
-        before: ExpiryPosition | None = None
+        position: ExpiryPosition | None = None
         while True:
-            try:
-                rows, position = self.expire_after(before, locked)
-            except exceptions.DatabaseUnavailable as error:
-                if isinstance(error, _OF_ALL) or self._database.dialect.max_writers is not None:
-                    raise
-                read = functools.partial(history.overdue_after, limit=self._batch_rows, grace=self._settler.grace)
-                rows, position = self._database.read(functools.partial(read, position=before, lock=False))
-                yield from self._expire_each(rows, locked)
-            else:
-                if rows:
-                    yield len(rows)
-            if position == before:
-                return
-            before = position
+            rows, end = self.expire_after(position)
+            total += len(rows)
+            if rows and progress is not None:
+                progress(len(rows))
+            if end == position:
+                return total
+            position = end
 
-    def expire_after(
-        self, position: ExpiryPosition | None, locked: Collection[str] = ()
-    ) -> tuple[Sequence[Row], ExpiryPosition | None]:
-        """Expire the next batch, without those of ``locked`` projects. Returns its rows and the position of its end."""
+    def expire_after(self, position: ExpiryPosition | None) -> tuple[Sequence[Row], ExpiryPosition | None]:
+        """Expire the next batch. Returns its rows and the position of its end."""
 
         def work(connection: Connection) -> tuple[Sequence[Row], ExpiryPosition | None]:
-            rows, end = history.overdue_after(connection, position, self._batch_rows, self._settler.grace, lock=True)
-            batch = [row for row in rows if row.project_id not in locked]
-            self._settler.expire(connection, batch)
-            return batch, end
+            rows, end = history.overdue_after(connection, position, self._batch_rows, self._settler.grace)
+            self._settler.expire(connection, rows)
+            return rows, end
 
         return self._settler.write(work)
-
-    def _expire_each(self, rows: Sequence[Row], locked: dict[str, exceptions.DatabaseUnavailable]) -> Iterator[int]:
-        """Expire the rows of each project in one transaction.
-
-        Raises DatabaseUnavailable after _MAX_LOCKED locks that are not granted: each takes as long as a statement may.
-        """
-        for project_id, of_project in itertools.groupby(sorted(rows, key=_project), key=_project):
-            if project_id in locked:
-                continue
-            try:
-                count = self._settler.expire_rows([row.uuid for row in of_project])
-            except exceptions.DatabaseUnavailable as error:
-                locked[project_id] = error
-                if isinstance(error, _OF_ALL) or len(locked) >= _MAX_LOCKED:
-                    raise
-            else:
-                yield count
 
     def purge(self, age_microseconds: int, progress: Callable[[int], None] | None) -> int:
         """Purge rows that are older than ``age_microseconds``. Returns the number of rows removed.
@@ -173,6 +122,3 @@ class Reservations:
                     progress(removed)
             count = len(groups)
         return purged
-
-
-_project: Final = operator.attrgetter("project_id")

@@ -104,27 +104,6 @@ class TestRaces(ExpiryTestCase):
         self.assertEqual(["reserved", "expired"], self.states(*uuids))
 
 
-class TestLocked(ExpiryTestCase):
-    """Another session, such as an operator's, holds the row lock of one project."""
-
-    scenarios = fixtures.SCENARIOS[1:]
-
-    def test_the_other_projects(self) -> None:
-        """Theirs are expired, in several reads; then the error is raised, so that it is logged."""
-        others = [f"other-{number}" for number in range(3)]
-        uuids = [self.quotas.reserve(base.Context(name), {"gpu": 1})[0] for name in ("p1", *others, "p1", others[0])]
-        self.make_overdue(*uuids)
-        engine = self.make_engine(retry_seconds=0.1, batch_rows=2)
-        self.useFixture(hooks.ShortLockWaits(engine))
-        sizes: list[int] = []
-        with hooks.row_locks(self.sql).begin() as holder:
-            holder.exec_driver_sql("UPDATE quota_usages SET used = used WHERE project_id = 'p1'")
-            self.assertRaises(exceptions.DatabaseUnavailable, engine.expire, base.ADMIN, progress=sizes.append)
-        self.assertEqual([(0, 2), (0, 0), (0, 0), (0, 0)], [self.figures(name) for name in ("p1", *others)])
-        self.assertEqual(4, sum(sizes))
-        self.assertEqual(2, self.quotas.expire(base.ADMIN))
-
-
 class TestGrace(ExpiryTestCase):
     """[quota] expire_grace: every call considers a reservation overdue only after the grace period."""
 
