@@ -210,25 +210,18 @@ class Database:
         """
         return self._run_with_retries(work, read=False, single_statement=single_statement)
 
-    def read(self, work: Work[T], single_statement: Work[T | None] | None = None) -> T:
-        """Run ``work`` in a transaction that only reads. On SQLite it does not wait for writers.
+    def read(self, work: Work[T]) -> T:
+        """Run ``work`` in a transaction that only reads. On SQLite it does not wait for writers."""
+        return self._run_with_retries(work, read=True)
 
-        ``single_statement``: see ``write``.
-        """
-        return self._run_with_retries(work, read=True, single_statement=single_statement)
-
-    def read_synced(self, work: Work[T], single_statement: Work[T | None] | None = None) -> T:
-        """Like ``read``, but on a Galera node first wait until the node has applied all that any node has committed.
-
-        ``single_statement``: see ``write``. It runs only if the server is known to be no Galera node.
-        """
+    def read_synced(self, work: Work[T]) -> T:
+        """Like ``read``, but on a Galera node first wait until the node has applied all that any node has committed."""
 
         def synced_work(connection: Connection) -> T:
             self.sync_with_cluster(connection)
             return work(connection)
 
-        is_alone = self._pool.is_galera is False
-        return self._run_with_retries(synced_work, read=True, single_statement=single_statement if is_alone else None)
+        return self._run_with_retries(synced_work, read=True)
 
     def sync_with_cluster(self, connection: Connection) -> bool:
         """On a Galera node, wait until this session sees all that any node has committed. False: not a Galera node.

@@ -153,14 +153,6 @@ def read(connection: sa.Connection, project_id: str, *, pod: str | None = None) 
     return states_of(*_tree(rows), [project_id])[0]
 
 
-def read_in_single_statement(connection: sa.Connection, project_id: str, pod: str | None) -> PathState | None:
-    """As ``read``, as a transaction of its own. None: see Dialect.read_in_single_statement."""
-    dialect = dialects.of(connection)
-    statement = _statement(dialect, _which(pod))
-    rows = dialect.read_in_single_statement(connection, statement, _arguments(pod, b_project=project_id))
-    return None if rows is None else states_of(*_tree(rows), [project_id])[0]
-
-
 def _which(pod: str | None) -> Which:
     return "none" if pod is None else "one" if pod else "all"
 

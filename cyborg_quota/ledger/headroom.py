@@ -169,11 +169,7 @@ class HeadroomReader:
             at = clock.read_second(connection)
             return _moved(reported, path_state.read_states(connection, reported, pod)[1], at)
 
-        def single_statement(connection: Connection) -> PathState | None:
-            state = path_state.read_in_single_statement(connection, project_id, pod)
-            return state if state is None or reported is None or state.project_ids == list(reported) else None
-
-        return self._database.read(work, single_statement)
+        return self._database.read(work)
 
     def read_many(
         self, wanted: Mapping[str, Collection[str]], resources: Collection[str], pod: str | None = None

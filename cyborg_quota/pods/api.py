@@ -224,7 +224,7 @@ class Pods(EnforcedSubject):
         # (The version is read only where a pod was full before: it would make the usual selection slower.)
         key, version = BindingKey.of(project_id, {}), bool(self._passing)
         find = functools.partial(tables.find_current, key=key, specs=wanted.affinity, with_version=version)
-        rows = self._database.read_synced(find, lambda connection: find(connection, is_single=True) or None)
+        rows = self._database.read_synced(find)
         current = pod_claims.in_zone(rows, self._selection.zone(wanted.zone))
         binding = self._present(current, wanted) if current else None
         if binding is None:

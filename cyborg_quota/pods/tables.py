@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import clock, dialects, maintenance, paging, reservations
+from cyborg_quota.db import clock, maintenance, paging, reservations
 from cyborg_quota.db import pods as names
 from cyborg_quota.db.models import pod_bindings, pod_usages, pods
 from cyborg_quota.db.prepared import Statement
@@ -303,18 +303,13 @@ def find_current(
     specs: Mapping[str, str] | None = None,
     *,
     with_version: bool = False,
-    is_single: bool = False,
 ) -> list[StoredBinding]:
     """The current bindings for this key, the oldest first, with their pods and, if wanted, the version of all.
 
-    ``specs``: the extra specs of a request, instead of the tags of the key. ``is_single``: by one statement that is a
-    transaction of its own; also returns [] if the dialect does not support this.
+    ``specs``: the extra specs of a request, instead of the tags of the key.
     """
     statement = _find_current(with_tags=bool(specs), with_version=with_version)
-    if is_single:
-        rows = dialects.of(connection).read_in_single_statement(connection, statement, key.parameters) or ()
-    else:
-        rows = statement(connection, key.parameters).all()
+    rows = statement(connection, key.parameters).all()
     if specs:
         wanted = affinity_text(only_tags({row.known_tags for row in rows}, specs))
         rows = list({row.id: row for row in rows if row.binding_affinity == wanted}.values())

@@ -8,14 +8,13 @@ connection is kept in ``connection.info``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
 from cyborg_quota.db import usages
 from cyborg_quota.db.inventories import InventoryClaim
-from cyborg_quota.db.prepared import Statement
 from cyborg_quota.db.reservations import NewReservation
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Posting
@@ -116,12 +115,6 @@ class Dialect:
     def with_indexes(query: sa.Select[Any], _table: Any, *_indexes: str) -> sa.Select[Any]:
         """Return this query with a hint, if needed, to read the table through one of these indexes."""
         return query
-
-    def read_in_single_statement(
-        self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]
-    ) -> Sequence[Any] | None:
-        """The rows of a query as a transaction of its own, without a round trip for its end. None: not supported."""
-        return None
 
     def settle_in_single_statement(
         self,

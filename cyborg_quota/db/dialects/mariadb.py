@@ -169,15 +169,6 @@ class MariaDB(Dialect):
     def with_indexes(query: sa.Select[Any], table: Any, *indexes: str) -> sa.Select[Any]:
         return query.with_hint(table, f"FORCE INDEX ({', '.join(indexes)})")
 
-    def read_in_single_statement(
-        self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]
-    ) -> Sequence[Any] | None:
-        result = _query_block(connection.dialect, query).run(connection, connection.info, parameters)
-        if result is None:
-            return None
-        connection.info[_TRANSACTION_ENDED] = True
-        return result.all()
-
     def settle_in_single_statement(
         self,
         connection: sa.Connection,
@@ -313,13 +304,6 @@ def _server_statement(text: str, names: tuple[str, ...]) -> ServerStatement:
     # (The comment shows in a server log or a network trace that the statement commits.)
     execution = f"EXECUTE {name} USING {', '.join(['%s'] * len(names))} -- COMMIT"
     return ServerStatement(name, f"PREPARE {name} FROM '{quoted}'", execution, names)
-
-
-@functools.lru_cache(maxsize=64)
-def _query_block(dialect: sa.Dialect, query: Statement) -> ServerStatement:
-    names = _Names()
-    text = query.text_for(dialect) % names
-    return _server_statement(f"BEGIN NOT ATOMIC {text}; COMMIT; END", tuple(names.used))
 
 
 def _block(dialect: sa.Dialect, guard: sa.Select[Any] | None, *steps: tuple[sa.Executable, int]) -> ServerStatement:

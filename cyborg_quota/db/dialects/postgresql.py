@@ -22,7 +22,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -149,13 +149,6 @@ class PostgreSQL(Dialect):
             *arrays(claims, 3),
             *arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS)),
         )
-
-    def read_in_single_statement(
-        self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]
-    ) -> Sequence[Any] | None:
-        if TRANSACTION_SETTINGS in connection.info:
-            return None  # behind a transaction pooler, the query needs the SET statements first
-        return query(connection, parameters).all()
 
     def settle_in_single_statement(
         self,
