@@ -178,13 +178,11 @@ def put(connection: sa.Connection, table: sa.Table, key: Mapping[str, Any], valu
         connection.execute(sa.insert(table).values(**key, **values, created_at=clock.utc_now()))
 
 
-def case_by_value(
-    column: sa.ColumnElement[Any], result: sa.ColumnElement[Any], size: int, name: str = "value"
-) -> sa.Case[Any]:
-    """CASE column WHEN :b_0 THEN :b_<name>_0 ...; a padded list repeats its last pair. See ``update_each``."""
+def case_by_value(column: sa.ColumnElement[Any], result: sa.ColumnElement[Any], size: int) -> sa.Case[Any]:
+    """CASE column WHEN :b_0 THEN :b_value_0 ...; a padded list repeats its last pair. See ``update_each``."""
     return sa.case(
         {
-            sa.bindparam(f"b_{index}", type_=column.type): sa.bindparam(f"b_{name}_{index}", type_=result.type)
+            sa.bindparam(f"b_{index}", type_=column.type): sa.bindparam(f"b_value_{index}", type_=result.type)
             for index in range(size)
         },
         value=column,
