@@ -21,17 +21,14 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
-from oslo_log import log as logging
 
 from cyborg_quota import units
-from cyborg_quota.db import clock, paging, resource_providers
+from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import inventories
 from cyborg_quota.db.models import resource_providers as providers_table
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of
 from cyborg_quota.types import InventoryKey, Page
 from cyborg_quota.types.capacity import CapacityNotice, Inventory, InventoryRecord
-
-LOG = logging.getLogger(__name__)
 
 _row = inventories.c
 _provider = providers_table.c
@@ -104,18 +101,19 @@ def take(connection: sa.Connection, change: InventoryClaim, statement: Statement
     return statement(connection, arguments(change)).rowcount == 1
 
 
+_RETURNED = sa.case((_row.used < _total(""), _row.used), else_=_total(""))
 _GIVE_BACK: Final = Statement(
     sa.update(inventories)
-    .where(_is_row(""), _row.used >= _total(""))
-    .values(used=_row.used - _total(""), free=_row.free + _total(""), updated_at=clock.utc_now())
+    .where(_is_row(""))
+    # (``free`` first: MariaDB would compute it from the new value of ``used``.)
+    .ordered_values(
+        (_row.free, _row.free + _RETURNED), (_row.used, _row.used - _RETURNED), (_row.updated_at, clock.utc_now())
+    )
 )
 _LOCK_IF_UNIT_FITS: Final = Statement(
     sa.update(inventories)
     .where(_is_row(""), fits_units(sa.bindparam("b_amount", type_=_row.total.type)))
     .values(used=_row.used)
-)
-_EMPTY: Final = Statement(
-    sa.update(inventories).where(_is_row("")).values(used=0, free=_row.capacity - ELSEWHERE, updated_at=clock.utc_now())
 )
 
 
@@ -126,16 +124,8 @@ def lock_if_unit_fits(connection: sa.Connection, inventory_id: int, amount: int)
 
 def give_back(connection: sa.Connection, amounts: Mapping[InventoryKey, int]) -> None:
     """Subtract the amounts of ended reservations. Never refused: a drifted counter, below the amount, becomes 0."""
-    ids = ids_of(connection, amounts)
-    for key in amounts.keys() - ids.keys():
-        name = resource_providers.text_of(connection, key.provider_id)
-        LOG.warning("%s has no inventory of %s, to which a claim could give back.", name, key.resource)
-    for key, inventory_id in ids.items():
-        if _GIVE_BACK(connection, {"b_inventory": inventory_id, "b_total": amounts[key]}).rowcount == 0:
-            name = resource_providers.text_of(connection, key.provider_id)
-            ended = "%s: a claim that ended exceeds its use of %s: run `cyborg-quota heal`"
-            LOG.warning(ended, name, key.resource)
-            _EMPTY(connection, {"b_inventory": inventory_id})
+    for key, inventory_id in ids_of(connection, amounts).items():
+        _GIVE_BACK(connection, {"b_inventory": inventory_id, "b_total": amounts[key]})
 
 
 _PLACES: Final = ListStatement(

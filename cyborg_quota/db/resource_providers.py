@@ -167,12 +167,6 @@ def names(connection: sa.Connection, provider_ids: Sequence[int]) -> dict[int, s
     return {row.id: row.name for row in connection.execute(query)}
 
 
-def text_of(connection: sa.Connection, provider_id: int) -> str:
-    """The provider, as the beginning of a log line."""
-    name = names(connection, [provider_id]).get(provider_id)
-    return "A removed provider" if name is None else f"Provider {name}"
-
-
 # Expressions for the search of a provider: see capacity/tables.py.
 
 

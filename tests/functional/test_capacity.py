@@ -192,16 +192,13 @@ class TestClaims(CapacityTestCase):
 
     def test_a_release_is_never_refused(self) -> None:
         """I6, also where the counter has drifted or the inventory is gone."""
-        log = self.useFixture(FakeLogger())
         uuids = [self.claim(2)[0] for _ in range(3)]
         self.execute("UPDATE inventories SET used = 3, free = 5 WHERE resource = 'gpu'")
         for uuid_ in uuids[:2]:
             self.engine.release(self.context, [uuid_])
         self.assertEqual(0, self.used())
-        self.assertIn("Provider n1: a claim that ended exceeds its use of gpu", log.output)
         self.execute("DELETE FROM inventories")
         self.quotas.release(self.context, uuids[2:])
-        self.assertIn("Provider n1 has no inventory of gpu", log.output)
 
     def test_the_generation_of_a_moved_project(self) -> None:
         """A charge that is repeated after a move of its project takes the capacity once."""
