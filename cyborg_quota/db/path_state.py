@@ -421,7 +421,7 @@ def make_rows(connection: sa.Connection, path: ProjectPath, keys: Collection[Res
         for project_id in {*path.project_ids} - {node.project_id for node in path.rows.get(key, ())}
     }
     unknown = () if path.is_known else (leaf,)
-    projects.lock_or_add(connection, {key.project_id for key in lacking}.union(unknown), leaf)
+    projects.lock_and_add(connection, {key.project_id for key in lacking}.union(unknown))
     if read_path(connection, leaf, keys).project_ids != path.project_ids:
         raise ConcurrentChange
     for key in sorted(lacking):

@@ -109,13 +109,6 @@ def insert(connection: sa.Connection, added: Mapping[str, str | None]) -> None:
     )
 
 
-_LOCK = (
-    sa.update(projects)
-    .where(projects.c.project_id == sa.bindparam("b_project"))
-    .values(generation=projects.c.generation + 1, updated_at=clock.utc_now())
-)
-
-
 @functools.cache
 def _many_lock(dialect: Dialect) -> ListStatement:
     return ListStatement(
@@ -154,17 +147,6 @@ def lock_and_add(connection: sa.Connection, project_ids: Collection[str]) -> Non
         for project_id in sorted(set(names) - edges(connection, names).keys()):
             ensure(connection, project_id)
     lock_many(connection, project_ids)
-
-
-def lock_or_add(connection: sa.Connection, project_ids: Iterable[str], leaf: str) -> None:
-    """Like ``lock_many``, in the same order, but insert ``leaf`` as a root if it does not exist."""
-    for project_id in sorted(project_ids):
-        if connection.execute(_LOCK, {"b_project": project_id}).rowcount == 1:
-            continue
-        if project_id != leaf:
-            raise ConcurrentChange
-        ensure(connection, leaf)
-        lock_many(connection, [leaf])
 
 
 _SET_PARENTS = ListStatement(

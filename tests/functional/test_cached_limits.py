@@ -208,7 +208,8 @@ class TestMeanwhile(CachedLimitsTestCase):
         """The control: without the lock of the project, it keeps the earlier limit."""
         self.read_during("new", how_long=0.5)
         self.assertEqual((False, True), (self.is_granted(4, "new"), self.is_granted(3, "new")))
-        with mock.patch.object(projects, "lock_and_add", lambda *_: None):
+        naive = mock.Mock(wraps=projects, lock_and_add=lambda *_: None)
+        with mock.patch.object(charges, "projects", naive):
             self.read_during("naive", how_long=20)
         self.assertTrue(self.is_granted(4, "naive"))
 
