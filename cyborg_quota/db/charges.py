@@ -23,9 +23,9 @@ From the moment at which this row exists, it is in every path that is read (path
 other row. Its limit is a row of project_limits. To set a total limit takes three steps (limits/totals.py):
 
 1. Insert the row, in a transaction of its own.
-2. Renew the generations of the rows of all roots, in batches: a charge with a path that was read before step 1, without
-   the total, then matches no row. (A root that the batches do not see was inserted after step 1, and its path was read
-   with the total.) From now on, each charge of the resource writes the row of the total.
+2. Renew the generations of the rows of all roots: a charge with a path that was read before step 1, without the total,
+   then matches no row. (A root that step 2 does not see was inserted after step 1, and its path was read with the
+   total.) From now on, each charge of the resource writes the row of the total.
 3. In one transaction: lock the row of the total, set it to the sum of the roots, and write the limit. The lock makes
    the sum exact: a charge that has changed a root is committed, or waits for the total.
 
@@ -37,7 +37,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -249,24 +249,9 @@ def renew(connection: sa.Connection, keys: Collection[UsageKey]) -> None:
     renew_rows(connection, rows, edges)
 
 
-_ROOTS_A_BATCH: Final = 200
-
-
-def renew_roots(connection: sa.Connection, resource: str, after: str) -> str | None:
-    """Renew the rows of a resource of the next roots, by project, from the one after ``after``. Returns the last one.
-
-    None: there are no more.
-    """
-    rows = path_state.rows_of_roots(connection, [resource], after, _ROOTS_A_BATCH)
-    renew_rows(connection, rows, {})
-    return list(rows)[-1].project_id if rows else None
-
-
-def renew_all_roots(write: Callable[[Callable[[sa.Connection], str | None]], str | None], resource: str) -> None:
-    """Renew the rows of a resource of all roots, in transactions of ``write`` (Database.write)."""
-    after: str | None = ""
-    while after is not None:
-        after = write(functools.partial(renew_roots, resource=resource, after=after))
+def renew_roots(connection: sa.Connection, resource: str) -> None:
+    """Renew the rows of a resource of all roots."""
+    renew_rows(connection, path_state.rows_of_roots(connection, resource), {})
 
 
 def rows_of_totals(connection: sa.Connection) -> dict[UsageKey, int]:

@@ -382,22 +382,13 @@ _ZERO_ROW: Final = {
 """The values of a new usage row."""
 
 
-def rows_of_roots(
-    connection: sa.Connection, resources: Collection[str], after: str = "", limit: int | None = None
-) -> dict[UsageKey, int]:
-    """The ids of the usage rows of roots, by project: the first ``limit`` after the project ``after``.
-
-    In the order of the database, whose collation of names is not always that of the bytes.
-    """
+def rows_of_roots(connection: sa.Connection, resource: str) -> dict[UsageKey, int]:
+    """The ids of the usage rows of all roots."""
     usage, project = quota_usages.c, projects_table.c
     source = sa.outerjoin(quota_usages, projects_table, project.project_id == usage.project_id)
     is_of_root = usages.COUNTS_WHOLE, project.parent_id.is_(None), usage.project_id != TOTAL
-    query = sa.select(usage.project_id, usage.resource, usage.id).select_from(source).where(*is_of_root)
-    query = query.where(usage.resource.in_(sorted(resources)))
-    if after:
-        query = query.where(usage.project_id > after)
-    rows = connection.execute(query.order_by(usage.project_id).limit(limit))
-    return {UsageKey(row.project_id, row.resource): row.id for row in rows}
+    query = sa.select(usage.project_id, usage.id).select_from(source).where(*is_of_root, usage.resource == resource)
+    return {UsageKey(row.project_id, resource): row.id for row in connection.execute(query)}
 
 
 def make_row(connection: sa.Connection, key: UsageKey) -> None:

@@ -7,6 +7,7 @@ The transactions that make the changes record them themselves (db/change_log.py)
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
@@ -68,7 +69,7 @@ class History:
             return database.read(work)[0]
         result, recorded = database.write(serialized)
         for resource in sorted(defaults):
-            charges.renew_all_roots(database.write, resource)
+            database.write(functools.partial(charges.renew_roots, resource=resource))
         self.announce(recorded)
         return result
 

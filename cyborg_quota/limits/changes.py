@@ -451,7 +451,7 @@ class LimitChanges:
             for resource in sorted(
                 set(given) - {total.resource for total in self._database.read_synced(tables.read_totals)}
             ):
-                charges.renew_all_roots(self._database.write, resource)
+                self._database.write(functools.partial(charges.renew_roots, resource=resource))
             return self._history.change(self._database, write)
 
         until_stable(attempt)
