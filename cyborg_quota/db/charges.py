@@ -281,13 +281,12 @@ def count_totals(connection: sa.Connection, resources: Collection[str], meter_ba
         usages.set_counters(connection, row_id, dataclasses.replace(counted, metered=metered, meter_base=meter_base))
 
 
-def restore_total(connection: sa.Connection, resource: str) -> tuple[Counters, Counters]:
-    """Make the row of a total if there is none, and set it to what all projects hold. See ``count``.
+def recount_total(connection: sa.Connection, resource: str) -> tuple[Counters, Counters]:
+    """Set a total, whose row exists, to what all projects hold. See ``count_totals``.
 
     Returns the counters before and after.
     """
     key = UsageKey(TOTAL, resource)
-    before = usages.read(connection, [TOTAL], [key.resource_key]).get(key, Counters())
-    make_row_of_total(connection, resource)
+    before = usages.read(connection, [TOTAL], [key.resource_key])[key]
     count_totals(connection, [resource], before.meter_base)
     return before, usages.read(connection, [TOTAL], [key.resource_key])[key]

@@ -109,16 +109,7 @@ class ProjectPath:
 
     def missing(self, keys: Iterable[ResourceKey]) -> list[ResourceKey]:
         """Those of the keys that cannot be charged yet, because a project along this path has no usage row."""
-        lacking = [key for key in keys if key not in self.charged]
-        if self.limits is not None and self.limits.totals:
-            lacking += [key for key in keys if self.lacks_total(key)]
-        return lacking
-
-    def lacks_total(self, key: ResourceKey) -> bool:
-        """Whether a total limit is set, and its row does not exist."""
-        if not key.is_whole or self.limits is None or key.resource not in self.limits.totals:
-            return False
-        return key in self.charged and self.charged[key][-1].project_id != TOTAL
+        return [key for key in keys if key not in self.charged]
 
 
 _PATH: Final = "path"

@@ -41,6 +41,9 @@ class Healer:
         for drift in self.audit():
             owner, key = drift.key.project_id, drift.key.resource_key
             if owner == TOTAL:
+                if drift.recorded is None:  # (the steps in which a total is set: see charges.py)
+                    for step in (self._make_total, charges.renew_roots):
+                        self._database.write(functools.partial(step, resource=drift.key.resource))
                 rows.add((1, drift.key))
                 continue
             self._paths.forget(owner)  # the cached path may contain a deleted row
@@ -57,10 +60,15 @@ class Healer:
                 progress(1)
         return healed
 
+    @staticmethod
+    def _make_total(connection: Connection, resource: str) -> None:
+        change_log.serialize(connection)
+        charges.make_row_of_total(connection, resource)
+
     def _heal(self, key: UsageKey, is_orphan: bool, connection: Connection) -> Drift | None:
         if key.project_id == TOTAL:
             change_log.serialize(connection)
-            before, after = charges.restore_total(connection, key.resource)
+            before, after = charges.recount_total(connection, key.resource)
         else:
             nodes = path_state.read_nodes(connection, key)
             if not nodes or not usages.lock_usage_row(connection, nodes[0]):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import change_log, charges, clock, path_state, usages
+from cyborg_quota.db import clock, path_state, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.db.prepared import chunks
@@ -118,10 +118,4 @@ class PathCache:
         self._cached_paths.clear()
 
     def _make(self, project_id: str, keys: Collection[ResourceKey], connection: Connection) -> None:
-        path = path_state.read_path(connection, project_id, keys)
-        if any(map(path.lacks_total, keys)):
-            change_log.serialize(connection)
-        path_state.make_rows(connection, path, keys)
-        for key in path.missing(keys):
-            if path.lacks_total(key):  # (somebody has deleted its row by hand)
-                charges.restore_total(connection, key.resource)
+        path_state.make_rows(connection, path_state.read_path(connection, project_id, keys), keys)
