@@ -40,19 +40,9 @@ class Queries(Subject):
         self._resources.renew(0)
         return [self._resources[name] for name in self.resources]
 
-    def get_usages(
-        self, context: Context, project_id: str | None = None, *, allow_unknown_limits: bool = False
-    ) -> dict[str, Usage]:
-        """{resource: Usage(limit, used, reserved, available)} of one project.
-
-        If the limit source is unavailable, raises LimitsUnavailable or, with ``allow_unknown_limits``, logs a warning
-        and returns each Usage with limit None.
-        """
-        return self._driver.headroom.get_usages(
-            validation.project_of(context, project_id),
-            self._resources.names(),
-            allow_unknown_limits=allow_unknown_limits,
-        )
+    def get_usages(self, context: Context, project_id: str | None = None) -> dict[str, Usage]:
+        """{resource: Usage(limit, used, reserved, available)} of one project. Raises LimitsUnavailable."""
+        return self._driver.headroom.get_usages(validation.project_of(context, project_id), self._resources.names())
 
     def headroom(
         self,
@@ -142,7 +132,6 @@ class Queries(Subject):
         context: Context,
         project_id: str | None = None,
         *,
-        allow_unknown_limits: bool = False,
         with_headroom: bool = False,
         limit: int | None = None,
         after: Marker | None = None,
@@ -151,10 +140,10 @@ class Queries(Subject):
     ) -> list[UsageRecord]:
         """The usage of all projects, or of one, as the database sorts projects and resources. Admin only.
 
-        ``allow_unknown_limits``: as in get_usages. ``with_headroom``: each record has its headroom, or None if the
-        limits are unknown. ``limit`` is the maximum number of records; ``after`` is (project_id, resource) of the last
-        record of the previous page, with the resource None for the last one of that project; ``resource``: only this
-        one. ``pod``: the usage, the limits and the headrooms in this pod. Raises MarkerNotFound, PodNotFound.
+        ``with_headroom``: each record has its headroom. ``limit`` is the maximum number of records; ``after`` is
+        (project_id, resource) of the last record of the previous page, with the resource None for the last one of that
+        project; ``resource``: only this one. ``pod``: the usage, the limits and the headrooms in this pod. Raises
+        MarkerNotFound, PodNotFound, LimitsUnavailable.
         """
         in_pod = validation.optional_name("pod", pod)
         if in_pod is not None:
@@ -162,7 +151,6 @@ class Queries(Subject):
         records = self._driver.headroom.list_usages(
             validation.optional_name("project_id", project_id),
             validation.check_page(limit, after, resource),
-            allow_unknown_limits=allow_unknown_limits,
             pod=in_pod,
         )
         if not with_headroom:
@@ -170,13 +158,8 @@ class Queries(Subject):
         # (With the usage and the limits of the same moment as the headrooms.)
         by_project = grouped(records, lambda record: record.project_id)
         wanted = {project_id: [record.resource for record in own] for project_id, own in by_project.items()}
-        try:
-            current = self._driver.headroom.read_many(wanted, self._resources.names(), in_pod)
-            details = {(record.project_id, record.resource): record for record in current}
-        except exceptions.LimitsUnavailable:
-            if not allow_unknown_limits:
-                raise
-            return records
+        current = self._driver.headroom.read_many(wanted, self._resources.names(), in_pod)
+        details = {(record.project_id, record.resource): record for record in current}
         return [details[record.project_id, record.resource] for record in records]
 
     def get_reservations(

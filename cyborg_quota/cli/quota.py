@@ -108,7 +108,6 @@ def _usages(run: base.Run, project_id: str | None, pod: str | None, after: list[
     records = run.engine.list_usages(
         run.context,
         project_id,
-        allow_unknown_limits=True,
         with_headroom=True,
         pod=pod,
         after=paging.position(after),
@@ -120,8 +119,8 @@ def _usages(run: base.Run, project_id: str | None, pod: str | None, after: list[
 def _usage_of_project(engine: QuotaEngine, context: Context, project_id: str) -> list[UsageRecord]:
     try:
         return engine.get_detail(context, project_id)
-    except (exceptions.LimitsUnavailable, exceptions.InvalidName):  # or a project that Keystone does not know
-        usages = engine.get_usages(context, project_id, allow_unknown_limits=True)
+    except exceptions.InvalidName:  # a project that Keystone does not know
+        usages = engine.get_usages(context, project_id)
         return [UsageRecord(project_id, resource, usage) for resource, usage in usages.items()]
 
 
@@ -131,9 +130,7 @@ def _usage_row(record: UsageRecord) -> tuple[Any, ...]:
     """
     usage, override, pod = record.usage, record.override, () if record.pod is None else (record.pod,)
     limit, available = formats.Limit(usage.limit), formats.Available(usage.available)
-    if usage.limit is None:
-        limit = available = formats.Unknown(None)
-    elif record.lacks_limit:
+    if record.lacks_limit:
         limit, available = formats.Limit(None), formats.Optional(None)
     amounts = limit, usage.used, usage.reserved, available
     ends = formats.timestamp(override and override.until)

@@ -37,7 +37,7 @@ def _replay(run: base.Run, trace: str, limit: dict[str, int], provider: str | No
     for resource in sorted(limit.keys() - {key[1] for key in session.tally.by_project}):
         run.print_message(f"--limit names {resource}, but the trace has no such resource")
     if chart is not None:
-        drawn = {key: usage.limit for key, usage in usages.items() if usage.limit is not None}
+        drawn = {key: usage.limit for key, usage in usages.items()}
         panels = charts.replay_panels(events, session.refused, drawn)
         charts.draw(chart, f"Replay of {os.path.basename(events.name)}", panels)
     return _report(session, usages, seconds, has_provider=provider is not None)

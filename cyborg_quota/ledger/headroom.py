@@ -241,20 +241,16 @@ class HeadroomReader:
             for row in [state.counters.get(key, Counters())]
         ]
 
-    def get_usages(
-        self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
-    ) -> dict[str, Usage]:
+    def get_usages(self, project_id: str, resources: Collection[str]) -> dict[str, Usage]:
         """The project's usage of each of ``resources``, and of all other resources that have a usage row."""
         state = self._database.read(lambda connection: path_state.read(connection, project_id))
         held = {key.resource for key in state.counters if key.project_id == project_id}
         names = sorted(held.union(resources))
-        limits = self._look_up([state], names, allow_unknown=allow_unknown_limits)
+        limits = self._limits.limits([state], names)
         keys = [UsageKey(project_id, name) for name in names]
         return {key.resource: _usage(key, state.counters.get(key, Counters()), limits) for key in keys}
 
-    def list_usages(
-        self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False, pod: str | None = None
-    ) -> list[UsageRecord]:
+    def list_usages(self, project_id: str | None, page: Page, pod: str | None = None) -> list[UsageRecord]:
         """A page of the usage of all projects, or of one, as the database sorts them. Raises MarkerNotFound."""
 
         def read(connection: Connection) -> tuple[dict[UsageKey, Counters], list[PathState]]:
@@ -262,22 +258,11 @@ class HeadroomReader:
             return rows, path_state.read_states(connection, {key.project_id for key in rows}, pod)[1]
 
         rows, states = self._database.untimed.read(read)
-        limits = self._look_up(states, {key.resource for key in rows}, pod, allow_unknown=allow_unknown_limits)
+        if pod is None:
+            limits: Mapping[UsageKey, int] = self._limits.limits(states, {key.resource for key in rows})
+        else:
+            limits = dict(item for path in self._limits.bounds(states, ()) for item in path.by_key.items())
         return [UsageRecord(*key[:2], usage=_usage(key, counters, limits), pod=pod) for key, counters in rows.items()]
-
-    def _look_up(
-        self, states: Sequence[PathState], resources: Collection[str], pod: str | None = None, *, allow_unknown: bool
-    ) -> Mapping[UsageKey, int] | None:
-        """The limits; in this pod. If they are unavailable: None (``allow_unknown``), or raises LimitsUnavailable."""
-        try:
-            if pod is None:
-                return self._limits.limits(states, resources)
-            return dict(item for limits in self._limits.bounds(states, ()) for item in limits.by_key.items())
-        except exceptions.LimitsUnavailable as error:
-            if not allow_unknown:
-                raise
-            LOG.warning("The limits are unknown: %s", error.reason)
-            return None
 
     def _rooms_of(
         self,
@@ -317,7 +302,5 @@ def _moved(path: Sequence[str], stored: Sequence[PathState], at: int) -> PathSta
     return dataclasses.replace(stored[0], project_ids=list(path), counters=moved)
 
 
-def _usage(key: UsageKey, counters: Counters, limits: Mapping[UsageKey, int] | None) -> Usage:
-    """``limits`` None: unknown. (In a pod, there need not be a limit.)"""
-    limit = None if limits is None else limits.get(key, UNLIMITED)
-    return Usage(limit=limit, used=counters.used, reserved=counters.reserved)
+def _usage(key: UsageKey, counters: Counters, limits: Mapping[UsageKey, int]) -> Usage:
+    return Usage(limits.get(key, UNLIMITED), counters.used, counters.reserved)  # (in a pod, there need not be a limit)

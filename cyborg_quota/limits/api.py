@@ -266,7 +266,6 @@ class Limits(Minimums):
             return [
                 LimitRecord(project_id, resource, usage.limit, is_own=False)
                 for resource, usage in sorted(usages.items())
-                if usage.limit is not None
             ]
         defaults = self._source.defaults()
         if defaults is None:

@@ -287,20 +287,17 @@ class Counters:
 class Usage:
     """The usage of one resource by a project.
 
-    ``limit`` is None if it is unknown; only calls with ``allow_unknown_limits`` return that. If no limit is set and
-    reserves are therefore refused, it is 0. ``available`` is limit - (used + reserved): negative if the limit was
-    lowered below the usage, and None if the limit is unlimited or unknown.
+    If no limit is set and reserves are therefore refused, ``limit`` is 0. ``available`` is limit - (used + reserved):
+    negative if the limit was lowered below the usage, and None if the limit is unlimited.
     """
 
-    limit: int | None
+    limit: int
     used: int
     reserved: int
 
     @property
     def available(self) -> int | None:
-        if self.limit is None or self.limit == UNLIMITED:
-            return None
-        return self.limit - (self.used + self.reserved)
+        return None if self.limit == UNLIMITED else self.limit - (self.used + self.reserved)
 
 
 Bound = Literal["project", "subtree", "total", "counter", "provider", "budget"]
@@ -346,7 +343,7 @@ class ActiveOverride(NamedTuple):
 class UsageRecord:
     """An entry of the usage list: a project, a resource and its usage.
 
-    ``headroom`` is None if the list was read without it, or if the limits are unknown. ``pod``: the usage in this pod,
+    ``headroom`` is None if the list was read without it. ``pod``: the usage in this pod,
     and the limit there; None: in all. ``override``: the one that determines the limit. ``is_own``: it, or a limit, is
     set for the project. Only get_detail reads these. ``minimum``, ``promised``: as of Counters; only with headrooms.
     """

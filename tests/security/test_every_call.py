@@ -315,7 +315,7 @@ class TestTheTable(EveryCallTestCase):
         harmless = {
             "context", "deltas", "claims", "expire", "resources", "state", "limit", "progress", "older_than_seconds",
             "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "parents",
-            "allow_unknown_limits", "with_headroom", "reason", "since", "marker", "ids", "start", "until",
+            "with_headroom", "reason", "since", "marker", "ids", "start", "until",
             "provider", "amounts", "expected", "known_as", "replaced", "redacted", "replace", "to_project",
             "minimums", "force", "bundle", "consumers",  # (of list_by_consumer, which is an administrator's)
             "seconds", "subject", "user_id", "oldest_first", "generation",  # (user_id is an administrator's)
