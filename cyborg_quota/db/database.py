@@ -328,9 +328,7 @@ class Database:
                 result = work(connection)
                 has_run = True
             return result
-        except Exception as error:
-            if self.dialect.was_interrupted(error):
-                raise KeyboardInterrupt from error
+        except Exception:
             if has_run:
                 connect.rollback_open_transaction(connection)
             raise

@@ -71,10 +71,6 @@ class Dialect:
     def read_only_next(self, connection: sa.Connection) -> None:
         """The next transaction of this connection only reads. (Only SQLite overrides this.)"""
 
-    def was_interrupted(self, error: BaseException) -> bool:
-        """Whether the error replaces an exception that a signal handler raised inside a statement."""
-        return False
-
     # --- Charges: see usages.py for the conditions and values of a charge ---
 
     lock_order: ClassVar[staticmethod[[usages.Node], Any]] = staticmethod(usages.deepest_first)

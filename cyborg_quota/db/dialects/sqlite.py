@@ -75,10 +75,6 @@ class SQLite(Dialect):
         """It begins without the write lock, so that it does not wait for writers."""
         connection.info[_READS] = True
 
-    def was_interrupted(self, error: BaseException) -> bool:
-        # SQLite replaces any exception of a function by its own error, and the clock function raises no other one.
-        return "user-defined function raised exception" in str(error)
-
     def insert_or_ignore(
         self, connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: dict[str, Any]
     ) -> None:
