@@ -90,22 +90,14 @@ def may_do_again(error: BaseException) -> bool:
 
 
 def kind(error: BaseException) -> str:
-    """A word for a transient error: concurrent_change, read_only, deadlock, timeout, busy or connection."""
+    """A word for a transient error: concurrent_change, deadlock or other."""
     if isinstance(error, ConcurrentChange):
         return "concurrent_change"
-    if is_read_only(error):
-        return "read_only"
-    if isinstance(error, oslo_exc.DBDeadlock) or code_of(error) in _CONFLICTS:
-        return "deadlock"
-    if code_of(error) in _TOOK_LONG:
-        return "timeout"
-    return "busy" if _BUSY_TEXT.search(reason(error)) else "connection"
+    return "deadlock" if isinstance(error, oslo_exc.DBDeadlock) or code_of(error) in _CONFLICTS else "other"
 
 
 _CONFLICTS: Final = frozenset({"40001", "40P01", 1020, 1213})
 """Serialization failures and deadlocks; on Galera, 1213 is also a certification failure."""
-
-_BUSY_TEXT: Final = re.compile(r"database( table)? is locked", re.IGNORECASE)
 
 NOT_EXECUTABLE: Final = frozenset({"42883", "42501", 1064, 1243, 1295, 1461})
 """The codes that show that this server, or a pooler before it, cannot run single-statement transactions.
