@@ -22,8 +22,8 @@ _SOURCE_ROWS: Final = 256
 """The maximum number of rows of which one transaction sets the source."""
 
 _MIN_ROWS_TO_FOLD: Final = 2
-_GROUPS_PER_PAGE: Final = 10_000
-"""Large, because the query of each page may read all committed reservations: a database need not use the index."""
+_MAX_GROUPS: Final = 10_000
+"""The maximum number of groups that one purge folds; the next one continues."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -109,16 +109,12 @@ class Reservations:
             count = self._database.write(work)
             purged += count
             progress(count)
-        count = _GROUPS_PER_PAGE
         rows = max(_MIN_ROWS_TO_FOLD, self._batch_rows)
-        while count == _GROUPS_PER_PAGE:  # (their number is not bounded; a folded group is not read again)
-            groups = self._database.untimed.read(
-                lambda connection: maintenance.foldable(connection, age_microseconds, _GROUPS_PER_PAGE)
-            )
-            for group in groups:
-                fold = functools.partial(maintenance.fold, group=group, age_microseconds=age_microseconds, limit=rows)
-                while removed := self._database.write(fold):
-                    purged += removed
-                    progress(removed)
-            count = len(groups)
+        for group in self._database.untimed.read(
+            lambda connection: maintenance.foldable(connection, age_microseconds, _MAX_GROUPS)
+        ):
+            fold = functools.partial(maintenance.fold, group=group, age_microseconds=age_microseconds, limit=rows)
+            while removed := self._database.write(fold):
+                purged += removed
+                progress(removed)
         return purged
