@@ -358,12 +358,7 @@ class CapacityEnforcer(Enforcer):
             return
         providers = {row.resource: row.provider_id for row in held}
         if None in providers.values() if provider == ANY else providers != item.provider_ids:
-            text = (
-                provider
-                if isinstance(provider, str)
-                else ", ".join(f"{resource}={name}" for resource, name in provider.items())
-            )
-            raise conflict(item.claim, held, provider=text)
+            raise conflict(item.claim, held)
 
 
 class ProviderCache:

@@ -263,44 +263,22 @@ class ReservationError(QuotaError, text="Reservation {uuid!r} cannot be used."):
     uuid: str | None
 
 
-class ReservationNotFound(NotFound, ReservationError, text="Reservation {uuid!r} was not found."):
+class ReservationNotFound(NotFound, ReservationError, text="Reservation, consumer or group {uuid!r} was not found."):
     """The reservation does not exist, or belongs to another project (both raise the same error).
 
     For a call by consumer or group, ``uuid`` is that name: it has no reservation in the project.
     """
 
-    @classmethod
-    def of_holder(cls, project_id: str, consumer: str | None, group: str | None = None) -> ReservationNotFound:
-        """The error for a consumer or a group."""
-        kind, name = ("Group", str(group)) if consumer is None else ("Consumer", consumer)
-        error = cls(name)
-        error.args = (f"{kind} {safe_repr(name)} of project {safe_repr(project_id)} holds no reservation.",)
-        return error
-
-
-class _OfHolder:
-    """An error about what a consumer, or the reservation ``uuid``, holds."""
-
-    uuid: str | None
-    consumer: str | None
-
-    @property
-    def holder(self) -> str:
-        """The one that holds it, for the message."""
-        return f"Consumer {safe_repr(self.consumer)}" if self.uuid is None else f"Reservation {safe_repr(self.uuid)}"
-
 
 @dataclasses.dataclass(eq=False, repr=False)
 class ResourceNotHeld(
-    _OfHolder,
     ReservationNotFound,
-    text="{holder} of project {project_id!r} holds no {resource!r}. Reserve it for another consumer.",
+    text="Reservation or consumer {uuid!r} of project {project_id!r} holds no {resource!r}. Reserve it for another "
+    "consumer.",
 ):
-    """The consumer, or the reservation ``uuid``, holds other resources, but not this one."""
+    """The reservation, or the consumer (``uuid`` is its name), holds other resources, but not this one."""
 
-    uuid: str | None = dataclasses.field(default=None, kw_only=True)
     project_id: str
-    consumer: str | None
     resource: str
 
 
@@ -323,42 +301,28 @@ class ReservationReleased(ReservationError, text="Reservation {uuid!r} was relea
 @dataclasses.dataclass(eq=False, repr=False)
 class ReservationConflict(
     QuotaError,
-    text="Consumer {consumer!r} already holds {held}, {difference}. "
-    "Release or roll back the existing reservations first.",
+    text="Consumer {consumer!r} already holds {held}, not what was requested ({requested}), or holds it at another "
+    "provider or in another pod. Release or roll back the existing reservations first.",
 ):
     """The consumer already has live reservations with other deltas, or without the requested provider or pod.
 
-    ``held`` and ``requested`` map resources to deltas. ``provider``, ``pod``: the requested one, if only that differs.
+    ``held`` and ``requested`` map resources to deltas.
     """
 
     consumer: str | None
     held: Mapping[str, int]
     requested: Mapping[str, int]
-    provider: str | None = dataclasses.field(default=None, kw_only=True)
-    pod: str | None = dataclasses.field(default=None, kw_only=True)
-
-    @property
-    def difference(self) -> str:
-        """What differs, for the message."""
-        if self.pod is not None:
-            return f"but not in pod {safe_repr(self.pod)}"
-        if self.provider is not None:
-            return f"but not at provider {safe_repr(self.provider)}"
-        return f"which differs from the request ({amounts(self.requested)})"
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class AmountChanged(
-    _OfHolder,
     ReservationConflict,
-    text="{holder} holds {held}, which differs from the expected amounts ({requested}). Nothing was changed.",
+    text="Reservation or consumer {consumer!r} holds {held}, which differs from the expected amounts ({requested}). "
+    "Nothing was changed.",
 ):
-    """The consumer, or the reservation ``uuid``, does not hold the expected amounts. Nothing was changed.
+    """The consumer, or the reservation (``consumer`` is its UUID), does not hold the expected amounts.
 
-    ``held`` and ``requested`` are amounts.
+    Nothing was changed. ``held`` and ``requested`` are amounts.
     """
-
-    uuid: str | None = dataclasses.field(default=None, kw_only=True)
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -572,18 +536,17 @@ class PodNotAvailable(
     state: str
 
 
-class NoPodFits(QuotaError, conflict="no_pod_fits"):
+@dataclasses.dataclass(eq=False, repr=False)
+class NoPodFits(
+    QuotaError,
+    conflict="no_pod_fits",
+    text="No available pod passes the filters (zone {zone!r}, tags {affinity!r}).",
+):
     """The project has no pod for this zone and these tags, and no pod passes the filters. Nothing was changed."""
 
     next_step = "See `pod list` and `pod usage list`."
-
-    def __init__(self, zone: str | None, affinity: Mapping[str, str]) -> None:
-        self.zone, self.affinity = zone, dict(affinity)
-        where = "any zone" if zone is None else f"zone {safe_repr(zone)}"
-        tags = ", ".join(f"{safe_repr(key)}={safe_repr(value)}" for key, value in sorted(affinity.items()))
-        super().__init__(
-            f"No available pod passes the filters in {where} {f'with the tags {tags}' if tags else 'without tags'}."
-        )
+    zone: str | None
+    affinity: Mapping[str, str]
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -661,11 +624,10 @@ class DatabaseError(QuotaError):
     """The database rejected a statement. ``__cause__`` is the original exception."""
 
 
-_CONCURRENT_CHANGES = ("keeps changing", "keep changing", "too many concurrent changes of the same rows")
-
-
 @dataclasses.dataclass(eq=False, repr=False)
-class DatabaseUnavailable(DatabaseError, text="{outcome}"):
+class DatabaseUnavailable(
+    DatabaseError, text="The database did not complete the call ({reason}) within {seconds:.1f} s; call again."
+):
     """The database was unreachable, or its statements failed, until the retry deadline. Call again later.
 
     Or the database answered, but other calls kept changing what this one needs; ``reason`` says so.
@@ -673,14 +635,6 @@ class DatabaseUnavailable(DatabaseError, text="{outcome}"):
 
     reason: str
     seconds: float
-
-    @property
-    def outcome(self) -> str:
-        """The message."""
-        if self.reason.endswith(_CONCURRENT_CHANGES):
-            return f"The call could not be completed ({self.reason}) within {self.seconds:.1f} s; call again."
-        retries = f"gave up after {self.seconds:.1f} s" if self.seconds >= 0.05 else "not retried"
-        return f"The database is unavailable ({self.reason}); {retries}."
 
 
 class DatabaseReadOnly(

@@ -357,10 +357,10 @@ def new_rows(request: ReserveRequest, path: ProjectPath, pending: Sequence[Pendi
     ]
 
 
-def conflict(claim: Claim, held: Sequence[Row], **place: str) -> exceptions.ReservationConflict:
+def conflict(claim: Claim, held: Sequence[Row]) -> exceptions.ReservationConflict:
     """The error of a consumer that holds something else."""
     deltas = {row.resource: row.delta for row in held}
-    return exceptions.ReservationConflict(str(claim.consumer), deltas, claim.deltas, **place)
+    return exceptions.ReservationConflict(str(claim.consumer), deltas, claim.deltas)
 
 
 Enforce = Callable[[str, Mapping[str, int]], None]

@@ -75,11 +75,10 @@ class Amender:
         rows = self._read_rows("resize", request.selection, uuids.values() if is_retry else ())
         if rows is None:
             return True
-        held = {row.resource for row in rows}
+        held, holder = {row.resource for row in rows}, request.uuid or request.selection.consumer
         for resource in request.amounts:
             if resource not in held:
-                project_id, consumer = rows[0].project_id, request.selection.consumer
-                raise exceptions.ResourceNotHeld(project_id, consumer, resource, uuid=request.uuid)
+                raise exceptions.ResourceNotHeld(holder, rows[0].project_id, resource)
         rows = [row for row in rows if row.resource in request.amounts]
         plan = transitions.decide("resize", rows)
         if any(row.overdue for row in rows):
@@ -90,7 +89,7 @@ class Amender:
             deltas[resource] in (amount, request.amounts[resource]) for resource, amount in request.expected.items()
         )
         if plan.error is None and not is_expected:
-            raise exceptions.AmountChanged(request.selection.consumer, deltas, request.expected, uuid=request.uuid)
+            raise exceptions.AmountChanged(holder, deltas, request.expected)
         rows = [row for row in rows if row.delta != request.amounts[row.resource]]
         if plan.error is None and rows:
             return self._write_resize(request, rows, uuids)
@@ -117,7 +116,7 @@ class Amender:
             if self._database.read_synced(was_transferred):
                 return True
             plan = transitions.decide("transfer", rows)
-            raise plan.error or exceptions.ReservationNotFound.of_holder(request.sender, request.consumer)
+            raise plan.error or exceptions.ReservationNotFound(request.consumer)
         for row in live:
             uuids.setdefault(row.resource, reservations.new_uuid())
         return self._write_transfer(request, live, uuids)

@@ -281,9 +281,7 @@ class Settler:
             known = {row.uuid for row in rows}
             raise exceptions.ReservationNotFound(next(uuid for uuid in selection.uuids if uuid not in known))
         if call in _FAILS_ON_UNKNOWN_NAME:
-            raise exceptions.ReservationNotFound.of_holder(
-                str(selection.project_id), selection.consumer, selection.group
-            )
+            raise exceptions.ReservationNotFound(selection.consumer or selection.group)
         return rows
 
     def _select_rows(self, connection: Connection, selection: Selection) -> tuple[list[Row], bool]:

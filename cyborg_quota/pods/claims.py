@@ -216,7 +216,7 @@ class PodEnforcer(Enforcer):
     def confirm(self, item: PendingClaim, held: Sequence[Row]) -> None:
         """The consumer must hold in the pod that the claim names."""
         if isinstance(item.claim.pod, str) and {row.pod for row in held} != {item.claim.pod}:
-            raise conflict(item.claim, held, pod=item.claim.pod)
+            raise conflict(item.claim, held)
 
 
 def divide(connection: Connection, pending: Iterable[PendingClaim], selection: PodSelection) -> list[PodUnit]:

@@ -92,7 +92,7 @@ class Simulation:
         live = self._live.get(holder)
         if live is None:
             if event.kind == "commit":
-                raise exceptions.ReservationNotFound.of_holder(event.project_id, event.consumer)
+                raise exceptions.ReservationNotFound(event.consumer)
             return True
         plan = transitions.decide(event.kind, [live])
         if plan.error is not None:

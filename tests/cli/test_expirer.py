@@ -58,7 +58,7 @@ class OnceTest(ExpirerCase):
         self.configure("[quota]\nretry_seconds = 0.1", url="mysql+pymysql://quota:secret@127.0.0.1:1/quota")
         ended = self.once()
         self.assertEqual((1, ""), (ended.status, ended.out))
-        self.assertRegex(ended.err, r"\Acyborg-quota-expirer: The database is unavailable .*\n\Z")
+        self.assertRegex(ended.err, r"\Acyborg-quota-expirer: The database did not complete the call .*\n\Z")
         self.assertNotIn("secret", ended.err)
 
     def test_bad_usage_is_2(self) -> None:

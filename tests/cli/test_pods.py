@@ -60,7 +60,7 @@ class PodTest(base.CliTestCase):
         self.assertEqual(len(history) + 1, self.good("db", "purge", "--bindings-older-than", "0")["purged"])
         self.assertEqual([], self.good("pod", "binding", "list", "--history"))
         refused = self.refused(1, "pod", "select", "--project", "f", "--zone", "x")
-        self.assertIn("No available pod passes the filters in zone 'x' without tags.", refused)
+        self.assertIn("No available pod passes the filters (zone 'x', tags {}).", refused)
         self.assertIn("See `pod list` and `pod usage list`.", refused)
         tags = self.good("pod", "create", "p3", "--affinity", "a=1", "--affinity", "b=CAD x=2")["affinity"]
         self.assertEqual("a=1,b=CAD x=2", tags)

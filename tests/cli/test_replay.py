@@ -137,7 +137,7 @@ class BadReplayTest(ReplayCase):
         for _ in range(2):
             self.assertIn("line 4: Reservation", self.refused(1, "replay", path))
         path = self.trace("0,commit,nobody,p,gpu,1")
-        self.assertIn("line 2: Consumer 'nobody' of project 'p' holds no reservation", self.refused(1, "replay", path))
+        self.assertIn("line 2: Reservation, consumer or group 'nobody' was not found", self.refused(1, "replay", path))
         path = self.trace("0,reserve,x,p2,gpu,2147483647", "0,reserve,y,p2,gpu,1")
         self.assertIn("line 3: Project p2 cannot hold", self.refused(1, "replay", path))
 
@@ -154,7 +154,7 @@ class BadReplayTest(ReplayCase):
             QuotaEngine, "commit", side_effect=exceptions.DatabaseUnavailable("the server is away", 6.0)
         )
         with gone:
-            self.assertIn("line 3: The database is unavailable", self.refused(1, "replay", path))
+            self.assertIn("line 3: The database did not complete", self.refused(1, "replay", path))
         ended = self.call("replay", path, "-f", "json")
         self.assertEqual("cyborg-quota: resumed after event 1\n", ended.err)
         self.assertEqual([3, 2, 0, 1, 0, 0, 0, 1, 1], self.totals(ended.json))

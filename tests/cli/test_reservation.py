@@ -55,7 +55,7 @@ class ReservationTest(base.CliTestCase):
         for _ in range(2):
             (row,) = self.good("transfer", *who, "--to-project", "p2")
             self.assertEqual([uuid, "p2", "volume"], [row[name] for name in ("uuid", "project_id", "consumer")])
-        self.assertIn("Consumer 'volume' of project 'p1' holds no", self.refused(1, "resize", *who, "gpu=4"))
+        self.assertIn("'volume' was not found", self.refused(1, "resize", *who, "gpu=4"))
         self.assertIn(
             "needs the UUIDs", self.refused(2, "commit", "--project", "p2", "--group", "g", "--known-as", "x")
         )
@@ -92,7 +92,7 @@ class ReservationTest(base.CliTestCase):
         self.good("release", "--project", "p1", "--consumer", "nobody")
         for kind in ("consumer", "group"):
             self.assertIn(
-                f"{kind.capitalize()} 'nobody' of project 'p1' holds no reservation.",
+                "Reservation, consumer or group 'nobody' was not found.",
                 self.refused(1, "commit", "--project", "p1", f"--{kind}", "nobody"),
             )
 

@@ -129,7 +129,7 @@ class ShellTest(base.CliTestCase):
         ended = self.call("--debug", "commit", "nothing")
         self.assertEqual(1, ended.status)
         self.assertIn("Traceback", ended.err)
-        self.assertTrue(ended.err.endswith("cyborg-quota: Reservation 'nothing' was not found.\n"))
+        self.assertTrue(ended.err.endswith("cyborg-quota: Reservation, consumer or group 'nothing' was not found.\n"))
 
     def test_an_unexpected_error_is_one_line_too(self) -> None:
         self.useFixture(base.fx.MockPatchObject(QuotaEngine, "audit", side_effect=KeyError("odd")))

@@ -18,7 +18,7 @@ from tests.faults.proxy import Proxy
 from tests.servers import machine
 
 BACK_SECONDS = 60.0
-WAITED = "; gave up after "
+WAITED = "The database did not complete the call "
 """In the log of a ledger call: it waited until its deadline, or (0.0 s) was not made."""
 NOT_ASKED = "calls fail immediately until a probe reaches it"
 OPENED, CLOSED = "The ledger's database is unreachable", "The ledger's database is reachable again"

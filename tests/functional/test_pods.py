@@ -57,7 +57,7 @@ class TestSelection(PodTestCase):
         self.pods.change(ADMIN, "a1", state="disabled")
         self.assertEqual(first, self.select(zone="a"))
         error = self.assertRaises(exceptions.NoPodFits, self.select, "tenant2", zone="a")
-        self.assertEqual("No available pod passes the filters in zone 'a' without tags.", str(error))
+        self.assertEqual("No available pod passes the filters (zone 'a', tags {}).", str(error))
 
     def test_only_the_requested_resources_decide_whether_a_pod_is_full(self) -> None:
         for name in ("p1", "p2"):

@@ -125,11 +125,11 @@ class TestResize(ResizeTestCase):
     def test_what_is_not_held(self) -> None:
         error = self.refuse(exceptions.ReservationNotFound, self.resize, "nobody", gpu=2)
         self.assertEqual("nobody", error.uuid)
-        self.assertEqual("Consumer 'nobody' of project 'p1' holds no reservation.", str(error))
+        self.assertEqual("Reservation, consumer or group 'nobody' was not found.", str(error))
         self.hold(gpu=1)
         error = self.refuse(exceptions.ResourceNotHeld, self.resize, gpu=2, fpga=1)
-        self.assertEqual(("p1", "c", "fpga"), (error.project_id, error.consumer, error.resource))
-        self.assertEqual("Consumer 'c' of project 'p1' holds no 'fpga'. Reserve it for another consumer.", str(error))
+        self.assertEqual(("p1", "c", "fpga"), (error.project_id, error.uuid, error.resource))
+        self.assertIn("'c' of project 'p1' holds no 'fpga'. Reserve it for another consumer.", str(error))
 
     def test_bad_input(self) -> None:
         self.hold(gpu=1)

@@ -199,7 +199,7 @@ class Model:
         if not rows:
             raise exceptions.ReservationNotFound(consumer)
         if missing := [resource for resource in amounts if resource not in {row.resource for row in rows}]:
-            raise exceptions.ResourceNotHeld(project, consumer, missing[0])
+            raise exceptions.ResourceNotHeld(consumer, project, missing[0])
         return [row for row in rows if row.resource in amounts]
 
     def _changeable(self, rows: Sequence[Row], call: str) -> Sequence[Row]:

@@ -328,16 +328,16 @@ class TestResizeByUuid(GroupTestCase):
         error = self.assertRaises(
             exceptions.ResourceNotHeld, self.quotas.resize, self.context, {"fpga": 1}, reservation=uuid
         )
-        self.assertIn(f"Reservation '{uuid}' of project 'p1' holds no 'fpga'", str(error))
+        self.assertIn(f"'{uuid}' of project 'p1' holds no 'fpga'", str(error))
         for context, named in ((base.Context("p2"), uuid), (self.context, "nothing"), (ADMIN, "nothing")):
             error = self.assertRaises(
                 exceptions.ReservationNotFound, self.quotas.resize, context, {"gpu": 2}, reservation=named
             )
-            self.assertEqual(f"Reservation '{named}' was not found.", str(error))
+            self.assertEqual(f"Reservation, consumer or group '{named}' was not found.", str(error))
         error = self.assertRaises(
             exceptions.AmountChanged, self.quotas.resize, ADMIN, {"gpu": 3}, reservation=uuid, expected={"gpu": 2}
         )
-        self.assertIn(f"Reservation '{uuid}' holds gpu=1", str(error))
+        self.assertIn(f"'{uuid}' holds gpu=1", str(error))
         for holder in ({}, {"consumer": "c", "reservation": uuid}):
             self.assertRaises(exceptions.InvalidSelection, self.quotas.resize, ADMIN, {"gpu": 2}, **holder)
         self.limits.own["p1", "gpu"] = 2

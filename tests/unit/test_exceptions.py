@@ -49,15 +49,6 @@ class TestErrors(base.BaseTestCase):
     def test_bad_input_is_a_value_error(self) -> None:
         self.assertTrue(issubclass(exceptions.InvalidRequest, ValueError))
 
-    def test_concurrent_changes_are_not_an_outage(self) -> None:
-        """The database is available: the message says so, and what to do. The class is the same."""
-        for reason in ("the project tree keeps changing", "too many concurrent changes of the same rows"):
-            self.assertEqual(
-                f"The call could not be completed ({reason}) within 6.0 s; call again.",
-                str(exceptions.DatabaseUnavailable(reason, 6.0)),
-            )
-        self.assertIn("The database is unavailable (away)", str(exceptions.DatabaseUnavailable("away", 6.0)))
-
     def test_an_overflow_says_what_to_do(self) -> None:
         self.assertIn("Release some first", str(exceptions.UsageOverflow("p", "gpu", 9)))
 
