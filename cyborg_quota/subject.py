@@ -35,11 +35,6 @@ def admin_call(method: Method, action: str | None = None) -> Method:
     return checked  # type: ignore[return-value]
 
 
-def admin_call_as(action: str) -> Callable[[Method], Method]:
-    """The same, with an error that names ``action``."""
-    return functools.partial(admin_call, action=action)
-
-
 _MAX_LIST_AGE_SECONDS: Final = 60.0
 
 

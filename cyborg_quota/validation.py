@@ -210,23 +210,19 @@ def expire_microseconds(expire: object, default_seconds: int) -> int:
     if isinstance(expire, bool):
         raise exceptions.InvalidReservationExpiration(expire, "a boolean is not a duration")
     if isinstance(expire, int):
-        if 0 < expire <= MAX_EXPIRE_SECONDS:
-            return int.__mul__(expire, 1_000_000)  # the usual case
-        if abs(expire) > MAX_EXPIRE_SECONDS:
-            raise exceptions.InvalidReservationExpiration(expire, "it is more than 100 years away")
-        ttl = datetime.timedelta(0)
+        ttl = int.__mul__(expire, MICROSECONDS)
     elif isinstance(expire, datetime.timedelta):
-        ttl = expire
+        ttl = expire // datetime.timedelta(microseconds=1)
     elif isinstance(expire, datetime.datetime):
         moment = expire if expire.utcoffset() is not None else expire.replace(tzinfo=datetime.timezone.utc)
-        ttl = moment - datetime.datetime.now(datetime.timezone.utc)
+        ttl = (moment - datetime.datetime.now(datetime.timezone.utc)) // datetime.timedelta(microseconds=1)
     else:
         raise exceptions.InvalidReservationExpiration(expire, "give seconds (an int), a timedelta or a datetime")
-    if ttl > datetime.timedelta(seconds=MAX_EXPIRE_SECONDS):
+    if ttl > MAX_EXPIRE_SECONDS * MICROSECONDS:
         raise exceptions.InvalidReservationExpiration(expire, "it is more than 100 years away")
-    if ttl <= datetime.timedelta(0):
+    if ttl <= 0:
         raise exceptions.InvalidReservationExpiration(expire, "it must be in the future")
-    return ttl // datetime.timedelta(microseconds=1)
+    return ttl
 
 
 def author_of(context: Context, reason: object, *, is_required: bool = False) -> Author:

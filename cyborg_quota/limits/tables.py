@@ -35,8 +35,7 @@ COUNTING: Final[Sequence[Condition]] = (usages.COUNTING, *HOLDING[1:])
 """The same, and those that have no usage but count something: what descendants hold, or what minimums keep there."""
 
 BATCH_PROJECTS: Final = 100
-MAX_BATCHES: Final = 10
-"""How many projects ``holders`` reads at once, and how often."""
+"""How many projects ``holders`` reads, at least."""
 
 _LIMITS: Final = sa.select(
     project_limits.c.project_id, project_limits.c.resource, project_limits.c.pod, project_limits.c.hard_limit
@@ -214,38 +213,33 @@ def holders(
     """The first ``count`` projects after ``after`` of which a row fulfils a condition of ``which``, sorted.
 
     Also returns the project after which the next ones begin; None: there are no more. There may be fewer than
-    ``count``: it reads the projects that have rows in batches, and not more than MAX_BATCHES.
+    ``count``, or none: it reads ``count`` projects that have rows, and at least BATCH_PROJECTS.
 
     SELECT project_id FROM (SELECT DISTINCT project_id FROM quota_usages WHERE project_id > :after ORDER BY project_id
     LIMIT :count) UNION SELECT ... (the same of project_limits) UNION SELECT ... (the same of limit_overrides)
     ORDER BY project_id LIMIT :count
     """
-    names: list[str] = []
     size = max(count, BATCH_PROJECTS)
-    for _ in range(MAX_BATCHES):
-        parts = [paging.first_projects(column, after, size).subquery() for column, _ in which]
-        union = sa.union(*(sa.select(part.c.project_id) for part in parts)).subquery()
-        first = sa.select(union.c.project_id).order_by(union.c.project_id).limit(size)
-        known = connection.execute(first).scalars().all()
-        if not known:
-            return names, None
-        fulfilling = set(
-            connection.execute(
-                sa.union(
-                    *(
-                        sa.select(column).where(column > after, column <= known[-1], condition)
-                        for column, condition in which
-                    )
+    parts = [paging.first_projects(column, after, size).subquery() for column, _ in which]
+    union = sa.union(*(sa.select(part.c.project_id) for part in parts)).subquery()
+    first = sa.select(union.c.project_id).order_by(union.c.project_id).limit(size)
+    known = connection.execute(first).scalars().all()
+    if not known:
+        return [], None
+    fulfilling = set(
+        connection.execute(
+            sa.union(
+                *(
+                    sa.select(column).where(column > after, column <= known[-1], condition)
+                    for column, condition in which
                 )
-            ).scalars()
-        )
-        names += [project_id for project_id in known if project_id in fulfilling]
-        if len(names) > count:
-            return names[:count], names[count - 1]
-        if len(known) < size:
-            return names, None
-        after = known[-1]
-    return names, after
+            )
+        ).scalars()
+    )
+    names = [project_id for project_id in known if project_id in fulfilling]
+    if len(names) > count:
+        return names[:count], names[count - 1]
+    return names, known[-1] if len(known) == size else None
 
 
 def holdings(connection: Connection, project_ids: Collection[str]) -> list[Holding]:

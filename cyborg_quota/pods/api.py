@@ -30,7 +30,7 @@ from cyborg_quota.pods.claims import PodEnforcer
 from cyborg_quota.pods.selection import PodRequest, is_at_threshold
 from cyborg_quota.pods.tables import BindingKey, StoredBinding
 from cyborg_quota.policy import SEE_PODS
-from cyborg_quota.subject import admin_call, admin_call_as
+from cyborg_quota.subject import admin_call
 from cyborg_quota.types import MAX_AMOUNT, RecordedChange, RecordedChanges, Value
 from cyborg_quota.types.capacity import (
     POD_STATES,
@@ -68,7 +68,7 @@ class Pods(EnforcedSubject):
 
     # --- pods ---
 
-    @admin_call_as("add_pod")
+    @functools.partial(admin_call, action="add_pod")
     def add(
         self,
         context: Context,
@@ -130,13 +130,13 @@ class Pods(EnforcedSubject):
             for candidate in self._database.read_synced(lambda connection: tables.list_pods(connection, *page))
         ]
 
-    @admin_call_as("show_pod")
+    @functools.partial(admin_call, action="show_pod")
     def show(self, context: Context, name: str) -> Pod:
         """One pod. Raises PodNotFound."""
         name = validation.check_name("pod", name)
         return self._database.read_synced(lambda connection: tables.find(connection, name)).pod
 
-    @admin_call_as("change_pod")
+    @functools.partial(admin_call, action="change_pod")
     def change(
         self,
         context: Context,
@@ -179,7 +179,7 @@ class Pods(EnforcedSubject):
         assert changed is not None
         return changed
 
-    @admin_call_as("remove_pod")
+    @functools.partial(admin_call, action="remove_pod")
     def remove(self, context: Context, name: str) -> None:
         """Remove a pod. The history of its bindings stays. Raises PodNotFound, PodInUse (bindings or providers)."""
         name = validation.check_name("pod", name)
@@ -391,7 +391,7 @@ class Pods(EnforcedSubject):
 
     # --- measurements ---
 
-    @admin_call_as("list_pod_usages")
+    @functools.partial(admin_call, action="list_pod_usages")
     def list_usages(self, context: Context, name: str | None = None) -> list[PodUsage]:
         """The last measurement of each pod, or of one. Raises PodNotFound."""
         name = validation.optional_name("pod", name)
@@ -400,7 +400,7 @@ class Pods(EnforcedSubject):
             raise exceptions.PodNotFound(name)
         return usages
 
-    @admin_call_as("measure_pods")
+    @functools.partial(admin_call, action="measure_pods")
     def measure(self, context: Context, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
         """What the inventories of the providers of these pods have and use now; writes nothing."""
         names = validation.check_names("pod", names)
@@ -410,13 +410,13 @@ class Pods(EnforcedSubject):
             uses[key.pod][key.resource] = use
         return uses
 
-    @admin_call_as("set_pod_usage")
+    @functools.partial(admin_call, action="set_pod_usage")
     def set_usage(self, context: Context, name: str, usage: Mapping[str, ResourceUse]) -> None:
         """Store the measurement of a pod, made now. Raises PodNotFound, InvalidPod."""
         name, checked = validation.check_name("pod", name), _checked_usage(usage)
         self._database.write(lambda connection: tables.set_usage(connection, tables.lock(connection, name).id, checked))
 
-    @admin_call_as("collect_pods")
+    @functools.partial(admin_call, action="collect_pods")
     def collect(
         self,
         context: Context,
@@ -485,7 +485,7 @@ class Pods(EnforcedSubject):
                 endpoints, read_endpoint, timeout_seconds=timeout_seconds, tick=lambda: progress(0)
             )
 
-    @admin_call_as("list_pod_notices")
+    @functools.partial(admin_call, action="list_pod_notices")
     def notices(self, context: Context) -> list[PodNotice]:
         """The resources of pods whose last measurement crossed the threshold of the pod, in either direction.
 
