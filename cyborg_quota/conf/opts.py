@@ -16,6 +16,7 @@ from cyborg_quota.validation import MAX_EXPIRE_SECONDS
 DEFAULT_CONNECTION = "sqlite:///cyborg_quota.sqlite"
 """The default of [database] connection: a file in the working directory."""
 KEYSTONE_AUTH, NO_AUTH = "keystone", "noauth"
+_INITIAL_LIMIT = r"^(default|-1|[0-9]{1,19})$"
 
 OPTIONS: dict[str, list[cfg.Opt]] = {
     "quota": [
@@ -122,12 +123,14 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
         cfg.StrOpt(
             "child_initial_limit",
             default="0",
+            regex=_INITIAL_LIMIT,
             help="The initial limit of a project that has a parent, used until one is set: a number, or default for "
             "the default of the resource (driver database).",
         ),
         cfg.StrOpt(
             "root_initial_limit",
             default="default",
+            regex=_INITIAL_LIMIT,
             help="The initial limit of a root project: a number, or default (driver database).",
         ),
         cfg.BoolOpt(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.types import UNLIMITED, Counters, UsageKey, grouped
+from cyborg_quota.types import Counters, UsageKey, grouped
 from cyborg_quota.types.limits import TreeRow
 
 DEFAULT: Final = "default"
@@ -27,18 +27,8 @@ class InitialLimits:
 
     @classmethod
     def parse(cls, child: str, root: str) -> InitialLimits:
-        """From [limits] child_initial_limit and root_initial_limit. Raises ConfigurationError."""
-        limits: list[int | None] = []
-        for option, value in (("child_initial_limit", child), ("root_initial_limit", root)):
-            try:
-                limits.append(None if value == DEFAULT else int(value))
-            except ValueError:
-                limits.append(UNLIMITED - 1)
-            if limits[-1] is not None and limits[-1] < UNLIMITED:
-                raise exceptions.ConfigurationError(
-                    f"[limits] {option} = {value}: give a number of at least -1, or default."
-                )
-        return cls(*limits)
+        """From [limits] child_initial_limit and root_initial_limit."""
+        return cls(*(None if value == DEFAULT else int(value) for value in (child, root)))
 
 
 def effective(

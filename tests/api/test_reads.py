@@ -25,7 +25,7 @@ class TestOtherLimitDrivers(ApplicationTestCase):
         return response.json
 
     def test_reads_with_limits_from_the_configuration(self) -> None:
-        self.conf.set_override("limits", {"gpu": "7"}, "limits")
+        self.conf.set_override("limits", {"gpu": 7}, "limits")
         self.use("config")
         self.assertEqual({"overrides": []}, self.get("/v2/quotas/higgs/overrides", READER))
         self.assertEqual({"quota": {}}, self.get("/v2/quota_totals"))

@@ -116,6 +116,9 @@ class ShellTest(base.CliTestCase):
         self.assertIn("[limits] driver = ghost", self.refused(2, "list", "--usage"))
         self.configure(url="not a url")
         self.assertIn("[database] connection is not a valid", self.refused(2, "list", "--usage"))
+        for line in ("driver = config\nlimits = gpu:-2", "driver = database\nroot_initial_limit = many"):
+            self.configure(f"[limits]\n{line}")
+            self.assertIn(line.split("\n")[1].split(" ")[0], self.refused(2, "list"))
         self.conf.write_text("this is no configuration\n")
         self.assertIn("cyborg_quota.conf", self.refused(2, "list", "--usage"))
         self.conf.unlink()

@@ -18,7 +18,6 @@ from cyborg_quota import UNLIMITED, exceptions
 from cyborg_quota.conf import opts
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.limits.sources.config import parse_limits
 from tests import base, fixtures, hooks
 
 SECRET = "correct-horse-battery"
@@ -78,6 +77,7 @@ class TestMakeEngine(oslo_base.BaseTestCase):
         self.refused("[limits] driver", "stars", limits={"driver": "stars"})
         for name in ("", " gpu", "g\npu"):
             self.refused("[quota] resources", quota={"resources": ["fpga", name]})
+            self.refused("[limits] limits", limits={"driver": "config", "limits": {name: 1}})
 
     def test_connection_parameters(self) -> None:
         conf = configure(database={"connection": "sqlite:///x?a=1", "connection_parameters": "b=2&c=3"})
@@ -95,18 +95,6 @@ class TestMakeEngine(oslo_base.BaseTestCase):
         self.assertEqual([("fpga", 0), ("gpu", 3)], [(o.resource, o.limit) for o in error.overs])
         self.assertEqual(3, engine.get_usages(base.ADMIN)["gpu"].available)
         engine.close()
-
-    def test_limits_that_cannot_be_used(self) -> None:
-        for limits in (
-            {"gpu": "x"},
-            {"gpu": -2},
-            {"gpu": 1.5},
-            {"gpu": None},
-            {"g\npu": 1},
-            {"": 1},
-        ):
-            error = self.assertRaises(exceptions.ConfigurationError, parse_limits, limits)
-            self.assertIn("[limits] limits", str(error))
 
     def test_a_driver_that_is_not_installed(self) -> None:
         """The error names the package and the command that installs it, at the first use, which imports the package."""

@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.ledger import limit_source as base
-from cyborg_quota.types import UNLIMITED, Constraint
+from cyborg_quota.types import Constraint
 
 if TYPE_CHECKING:
     from cyborg_quota.db.path_state import PathState
@@ -28,7 +28,12 @@ class ConfigLimitDriver(base.LimitDriver):
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> ConfigLimitDriver:
-        return cls(parse_limits(conf.limits.limits))
+        """Raises ConfigurationError if a resource has an invalid name; the option checks the limits."""
+        limits = conf.limits.limits
+        try:
+            return cls({validation.check_name("resource", resource): limit for resource, limit in limits.items()})
+        except exceptions.InvalidName as error:
+            raise exceptions.ConfigurationError(f"[limits] limits: {error}") from None
 
     def bounds(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
         limits = {resource: self._limits[resource] for resource in resources if resource in self._limits}
@@ -48,23 +53,3 @@ class NoopLimitDriver(ConfigLimitDriver):
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> NoopLimitDriver:
         return cls()
-
-
-def parse_limits(limits: Mapping[str, object]) -> dict[str, int]:
-    """Return ``{resource: limit}`` with valid limits (at least -1). Raises ConfigurationError."""
-    parsed = {}
-    for resource, value in limits.items():
-        try:
-            name, limit = validation.check_name("resource", resource), int(str(value))
-        except exceptions.InvalidName as error:
-            raise exceptions.ConfigurationError(f"[limits] limits: {error}") from None
-        except ValueError:
-            raise exceptions.ConfigurationError(
-                f"[limits] limits: {resource}:{value} is not an integer (write fpga:5,gpu:10; -1 is unlimited)."
-            ) from None
-        if limit < UNLIMITED:
-            raise exceptions.ConfigurationError(
-                f"[limits] limits: {resource}:{limit} is negative (-1 is unlimited, 0 allows nothing)."
-            )
-        parsed[name] = limit
-    return parsed
