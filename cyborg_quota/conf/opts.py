@@ -192,9 +192,9 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             default=False,
             help="Send each notice also as an oslo.messaging notification (event type cyborg_quota.threshold, for "
             "capacity cyborg_quota.capacity_threshold, for a pod cyborg_quota.pod_threshold, for a budget "
-            "cyborg_quota.budget_threshold), and each change of a limit or of the project tree as a CADF event (event "
-            "types cyborg_quota.limit.*, cyborg_quota.limits.updated, cyborg_quota.override.* and "
-            "cyborg_quota.project.*), over the transport of [oslo_messaging_notifications].",
+            "cyborg_quota.budget_threshold), and each change of a limit, a budget or the project tree as a CADF event "
+            "(event types cyborg_quota.limit.*, cyborg_quota.minimum.*, cyborg_quota.override.*, cyborg_quota.budget.* "
+            "and cyborg_quota.project.*), over the transport of [oslo_messaging_notifications].",
         ),
     ],
     "capacity": [
