@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -41,9 +40,7 @@ def read_data(req: falcon.Request) -> bytes:
 def parse_body(data: bytes, name: str) -> Any:
     """The JSON body, which agrees with the schema ``name``. Raises Refused (400)."""
     try:
-        body = json.loads(
-            data, parse_constant=_refuse_constant, parse_float=_number, object_pairs_hook=_without_duplicates
-        )
+        body = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:  # also UnicodeDecodeError, and numbers of too many digits
         raise Refused(400, f"The body must be a JSON document: {str(error)[:_MAX_SHOWN]}.") from None
     _validate(_body_validator(name), body)
@@ -54,52 +51,28 @@ def _refuse_constant(value: str) -> Any:
     raise ValueError(f"{value} is not JSON")
 
 
-def _number(text: str) -> int | float:
-    """A number that is written with a fraction or an exponent. For JSON Schema, 20.0 and 2e1 are integers."""
-    value = float(text)
-    return int(value) if value.is_integer() else value
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("an object has the same name twice")
-    return members
-
-
 def read_query(req: falcon.Request, parameters: Mapping[str, Schema]) -> dict[str, Any]:
     """The parameters of the query string. Raises Refused (400), also for a parameter that does not exist."""
-    try:
-        pairs = urllib.parse.parse_qsl(req.query_string, keep_blank_values=True, errors="strict", max_num_fields=50)
-    except ValueError:
-        raise Refused(400, "The query string must be percent-encoded UTF-8, with at most 50 parameters.") from None
-    query: dict[str, Any] = {}
-    for name, value in pairs:
-        if name not in parameters:
-            known = ", ".join(parameters) or "none"
-            raise Refused(400, f"There is no parameter {name[:_MAX_SHOWN]!r}; the parameters are: {known}.")
-        if name in query:
-            raise Refused(400, f"The parameter {name} is given twice.")
-        query[name] = _parsed(parameters[name].get("type"), value)
-    for name, value in query.items():
-        _validate(_validator(json.dumps(parameters[name])), value, name)
+    query = {name: _parsed(parameters.get(name, {}).get("type"), value) for name, value in req.params.items()}
+    schema = schemas.object_of(parameters, optional=tuple(parameters))
+    _validate(_validator(json.dumps(schema)), query, "query")
     return query
 
 
-def _parsed(kind: Any, value: str) -> Any:
-    """A value of the query string. What is not of this kind stays a text, which the schema refuses."""
-    if kind == "boolean":
+def _parsed(kind: Any, value: str | list[str]) -> Any:
+    """A value of the query string. What is not of this kind, or given twice, stays as it is: the schema refuses it."""
+    if isinstance(value, str) and kind == "boolean":
         return {"true": True, "false": False}.get(value.lower(), value)
-    return int(value) if kind == "integer" and _INTEGER.fullmatch(value) else value
+    return int(value) if isinstance(value, str) and kind == "integer" and _INTEGER.fullmatch(value) else value
 
 
-def _validate(validator: Any, value: Any, where: str = "") -> None:
+def _validate(validator: Any, value: Any, where: str = "body") -> None:
     try:
         error = jsonschema.exceptions.best_match(validator.iter_errors(value))
     except RecursionError:
         raise Refused(400, "The body is nested too deeply.") from None
     if error is not None:
-        position = ".".join([where, *map(str, error.absolute_path)]).strip(".") or "body"
+        position = ".".join(map(str, error.absolute_path)) or where
         message = error.message  # it repeats the whole invalid value
         shown = message if len(message) <= _MAX_SHOWN else f"{message[:80]} ... {message[-100:]}"
         raise Refused(400, f"Invalid {position[:_MAX_SHOWN]}: {shown}.")
