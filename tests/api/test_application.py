@@ -380,7 +380,7 @@ class TestCost(ApplicationTestCase):
         return len(statements)
 
     def test_a_reader_s_calls(self) -> None:
-        expected = {"": 1, "/detail": 1, "/defaults": 1, "/tree": 1, "/history": 1, "/overrides": 1}
+        expected = {"": 1, "/detail": 1, "/defaults": 1, "/tree": 3, "/history": 1, "/overrides": 1}
         counts = {part: self.count(f"/v2/quotas/higgs{part}", READER) for part in OF_PROJECT}
         self.assertEqual(expected, counts)
         self.assertEqual(1, self.count("/v2/quota_reservations", READER))

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cyborg_quota import exceptions, policy
 from cyborg_quota.api.call import Call, Json, moment, render
@@ -15,11 +15,6 @@ from cyborg_quota.limits import operations
 from cyborg_quota.surface import paging
 from cyborg_quota.types import TOTAL, UNLIMITED, Headroom, UsageRecord
 from cyborg_quota.types.limits import Holding, TreeRow
-
-_DEFAULTS_UNKNOWN: Final = (
-    "The default limits are not known here, because the limit driver cannot list them. "
-    "Those of the driver keystone are Keystone's registered limits."
-)
 
 
 def list_quotas(call: Call) -> Json:
@@ -209,7 +204,7 @@ def _detail(record: UsageRecord, *, is_stored: bool) -> Json:
 
 def get_defaults(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/defaults"""
-    return _defaults(call, lambda: call.engine.limits.default_limits(call.as_project))
+    return _defaults(call, call.engine.limits.default_limits(call.as_project))
 
 
 def set_limits(call: Call) -> Json:
@@ -341,14 +336,10 @@ def _answer(pod: str, quota: Mapping[str, Any]) -> Json:
 
 def get_all_defaults(call: Call) -> Json:
     """GET /v2/quota_defaults"""
-    return _defaults(call, lambda: call.engine.limits.list_defaults(call.elevated))
+    return _defaults(call, call.engine.limits.list_defaults(call.elevated))
 
 
-def _defaults(call: Call, read: Callable[[], Mapping[str, int]]) -> Json:
-    try:
-        limits = read()
-    except exceptions.LimitsReadOnly:
-        raise Refused(409, _DEFAULTS_UNKNOWN, "limits_read_only") from None
+def _defaults(call: Call, limits: Mapping[str, int]) -> Json:
     return {"quota": {**dict.fromkeys(call.engine.resources, call.engine.limits.limit_if_missing), **limits}}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from cyborg_quota import exceptions, policy
 from cyborg_quota.api.call import Call, Json
 from cyborg_quota.api.errors import Refused
-from cyborg_quota.api.handlers.quotas import kept, limit_of
+from cyborg_quota.api.handlers.quotas import kept
 from cyborg_quota.limits import operations
 from cyborg_quota.types.limits import TreeRow
 
@@ -37,15 +37,8 @@ def get_tree(call: Call) -> Json:
 
 def _node(call: Call) -> Json:
     """The project alone, without what its descendants hold (I8)."""
-    try:
-        path = call.engine.limits.path(call.elevated, call.project_id)
-    except exceptions.LimitsReadOnly:  # another service or a file stores the limits
-        records = call.engine.get_detail(call.as_project)
-        quota = {record.resource: {"limit": limit_of(record), "in_use": record.usage.used} for record in records}
-        return {"project_id": call.project_id, "depth": 0, "quota": quota}
-    nodes = _nodes(row for row in path if row.project_id == call.project_id)
-    [node] = nodes or [{"project_id": call.project_id, "quota": {}}]
-    node["depth"] = 0
+    rows, _has_more = call.engine.limits.tree_page(call.elevated, call.project_id, 1)
+    [node] = _nodes(rows) or [{"project_id": call.project_id, "depth": 0, "quota": {}}]
     for figures in node["quota"].values():
         del figures["subtree"], figures["hierarchical_usage"]
         figures.pop("promised", None)
