@@ -383,6 +383,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "in_use": described(nullable(COUNT), "null if the caller may not see it."),
             "reserved": nullable(COUNT),
             "subtree": nullable(COUNT),
+            "message": described(TEXT, "The same as a sentence."),
             "promised": _PROMISED,
             "budget": ref("BudgetUse"),
             "pod": _BOUND_POD,

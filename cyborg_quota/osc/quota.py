@@ -16,8 +16,7 @@ from cyborg_quota.osc.base import Run, generate, remote
 from cyborg_quota.osc.client import OWN_PROJECT, PROJECT, quoted
 from cyborg_quota.surface import arguments, formats, table
 from cyborg_quota.surface.operations import Argument, Column, Columns, OneOf, Operation, Table, entries, sentences
-from cyborg_quota.types import TOTAL, Over, is_unbounded
-from cyborg_quota.types.hours import BudgetUse
+from cyborg_quota.types import is_unbounded
 
 _REASON: Final = Argument("--reason", metavar="<reason>", help="Reason for the change, which the history shows.")
 _DOMAIN: Final = OWN_PROJECT[1]
@@ -399,28 +398,7 @@ def _check(
     answer = run.client.call("POST", f"{path}/check", _given(check=deltas, pod=pod))
     run.status = int(not answer["granted"])
     violations: list[Mapping[str, Any]] = answer["violations"]
-    owner = urllib.parse.unquote(path.rpartition("/")[2])
-    return sentences(run, violations, lambda violation: str(_over(violation, owner)))
-
-
-def _over(violation: Mapping[str, Any], project_id: str) -> Over:
-    """A violation of a check of this project, whose text is that of the error of a reserve."""
-    owner = TOTAL if violation["project_id"] is None else violation["project_id"]
-    names = ("resource", "scope", "limit", "requested", "reserved", "subtree")
-    figures: dict[str, Any] = {name: violation[name] for name in names}
-    if budget := violation.get("budget"):
-        begins, ends = (arguments.moment(budget[name]) for name in ("period_begins", "period_ends"))
-        figures["budget"] = BudgetUse(
-            budget["hours"], budget["spent"], budget["held"], budget["hours_ahead"], begins, ends, budget["is_repeated"]
-        )
-    return Over(
-        owner,
-        **figures,
-        used=violation["in_use"],
-        promised=violation.get("promised", 0),
-        pod=violation.get("pod"),
-        is_ancestor=owner != project_id,
-    )
+    return sentences(run, violations, operator.itemgetter("message"))
 
 
 CheckQuota = generate(

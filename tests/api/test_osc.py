@@ -170,18 +170,18 @@ class TestCommands(OscTestCase):
         words = "limit {} (project and its descendants)"
         self.assertEqual(
             [
-                f"project higgs, resource gpu: {words.format(20)}, used 5, reserved 1, subtree 8, requested 99",
-                f"project physics, resource gpu: {words.format(30)}, used 0, reserved 0, subtree 8, requested 99",
+                f"project higgs, resource gpu: {words.format(20)}, used 5, reserved 1, subtree 8, requested 99, fits 12",
+                f"project physics, resource gpu: {words.format(30)}, used 0, reserved 0, subtree 8, requested 99, fits 12",
             ],
             self.table(quota.CheckQuota, "gpu=99", "higgs"),
         )
         self.assertEqual(
-            ["project detector, resource gpu: limit 2, used 2, reserved 0, requested 1"],
+            ["project detector, resource gpu: limit 2, used 2, reserved 0, requested 1, fits 0"],
             self.table(quota.CheckQuota, "gpu=1", "detector", who="bob@detector:member,reader"),
         )
         self.engine.limits.set_limit(base.ADMIN, "gpu", 20, "detector")
         self.assertEqual(
-            [f"project higgs, resource gpu: {words.format(20)}, requested 13"],
+            [f"project higgs, resource gpu: {words.format(20)}, requested 13, fits 12"],
             self.table(quota.CheckQuota, "gpu=13", "detector", who="bob@detector:member,reader"),
         )
         self.assertEqual(["No violation found."], self.on_stderr(quota.CheckQuota, "gpu=1", "higgs"))

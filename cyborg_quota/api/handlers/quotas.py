@@ -288,6 +288,7 @@ def check(call: Call) -> Json:
             "in_use": over.used,
             "reserved": over.reserved,
             "subtree": over.subtree,
+            "message": str(over),
             **kept(over, "promised"),
             **({"budget": render("BudgetUse", over.budget)} if over.budget else {}),
             **({} if pod is None else {"pod": over.pod}),
