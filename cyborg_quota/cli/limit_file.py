@@ -41,29 +41,25 @@ def _import(
 ) -> Sequence[RecordedChange]:
     try:
         content = read_document(file)
-        _check_projects(run, content, dry_run=dry_run, force=force)
+        _check_projects(run, content, force=force)
         return run.engine.limits.import_limits(run.context, content, dry_run=dry_run, reason=reason)
     except exceptions.InvalidDocument as error:
         raise Located(ascii("stdin" if file == "-" else file), error) from None
     except exceptions.LimitRefused as error:
         if not dry_run:
             raise
-        run.refusal, run.notice = error, None
+        run.refusal = error
         return error.changes
 
 
-def _check_projects(run: base.Run, content: object, *, dry_run: bool, force: bool) -> None:
-    """Raise UnknownProject if Keystone does not know a project that the file would change.
-
-    If Keystone is not asked: set the notice about projects that the file would add.
-    """
+def _check_projects(run: base.Run, content: object, *, force: bool) -> None:
+    """Raise UnknownProject if Keystone is asked, and does not know a project that the file would change."""
+    if force or not run.app.uses_keystone:
+        return
     try:
         changes: Sequence[RecordedChange] = run.engine.limits.import_limits(run.context, content, dry_run=True)
     except exceptions.LimitRefused as error:
         changes = error.changes
-    if force or not run.app.uses_keystone:
-        run.notice = projects.new_projects_notice(run.app, changes, dry_run=dry_run)
-        return
     changed = {change.project_id for change in changes if change.project_id and change.action != "unset limit"}
     projects.require_known(run.app, changed - {TOTAL})
 

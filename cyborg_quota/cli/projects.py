@@ -17,7 +17,6 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, validation
 from cyborg_quota.cli.errors import BadUsage
 from cyborg_quota.surface import arguments, formats
-from cyborg_quota.types import RecordedChange
 
 if TYPE_CHECKING:
     from cyborg_quota.cli.main import Shell
@@ -31,9 +30,6 @@ RESOLVED: Final = (arguments.PROJECT_DOMAIN.name, arguments.FORCE_PROJECT.name)
 _NAMED: Final = ("project_id", "parent_id", "child_id", "to_project")
 
 _LOOKS_LIKE_ID: Final = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-_MAX_SHOWN: Final = 5
-_MAX_HOLDINGS: Final = 500
-"""The maximum number of projects of one call of list_holdings."""
 
 
 def require_directory(shell: Shell, what: str) -> ProjectDirectory:
@@ -94,42 +90,13 @@ def new_project_notice(shell: Shell, parsed: argparse.Namespace) -> str | None:
     if parsed.project_id is None or (shell.uses_keystone and not parsed.force_project):
         return None
     is_known = shell.engine.limits.is_known_project(shell.context, parsed.project_id)
-    return None if is_known else _new(parsed.project_id)
-
-
-def new_projects_notice(shell: Shell, changes: Sequence[RecordedChange], *, dry_run: bool) -> str | None:
-    """The same for the changes of an import, before it is made: a line about the projects that it adds with limits."""
-    limited = {change.project_id for change in changes if change.action in ("set limit", "set override")}
-    added = [str(change.project_id) for change in changes if change.action == "add project"]
-    new = [project_id for project_id in added if project_id in limited]
-    for start in range(0, len(new), _MAX_HOLDINGS):
-        holdings = shell.engine.limits.list_holdings(shell.context, new[start : start + _MAX_HOLDINGS])
-        limited -= {holding.key.project_id for holding in holdings}
-    new = [project_id for project_id in new if project_id in limited]
-    if not new:
-        return None
-    notice, id_is_wrong = _new(new[0]), "the id is wrong"
-    if len(new) > 1:
-        notice = f"{len(new)} projects are new: they had no usage, limit or parent before: {_shown(new)}."
-        id_is_wrong = "an id is wrong"
-    return notice if dry_run else f"{notice} If {id_is_wrong}, remove the project with `project delete`."
-
-
-def _new(project_id: str) -> str:
-    return f"Project {project_id!a} is new: it had no usage, limit or parent before."
-
-
-def _shown(ids: Sequence[str]) -> str:
-    return ", ".join(map(ascii, ids[:_MAX_SHOWN])) + (", ..." if len(ids) > _MAX_SHOWN else "")
+    return None if is_known else f"Project {parsed.project_id!a} is new: it had no usage, limit or parent before."
 
 
 def require_known(shell: Shell, project_ids: Collection[str]) -> None:
-    """Raise UnknownProject if Keystone is configured and does not know all of these ids."""
-    if shell.uses_keystone and project_ids and (unknown := shell.directory.unknown(project_ids)):
-        first, *more = unknown
-        count = "1 more project is" if len(more) == 1 else f"{len(more)} more projects are"
-        others = f"{count} unknown: {_shown(more)}. " if more else ""
-        raise exceptions.UnknownProject(first, None, hint=f"{others}To import nevertheless, add --force.")
+    """Raise UnknownProject unless Keystone, which is configured, knows all of these ids."""
+    if unknown := shell.directory.unknown(project_ids):
+        raise exceptions.UnknownProject(unknown[0], None, hint="To import nevertheless, add --force.")
 
 
 def with_names(shell: Shell, column_names: Sequence[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:

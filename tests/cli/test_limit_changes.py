@@ -101,28 +101,3 @@ class DryRunTest(LimitCase):
         past = ("set", "gpu=4", "right", "--until", "2001-01-01")
         for argv in (past, (*past, "--dry-run")):  # (the message ends with the time of the database)
             self.assertIn("must end in the future, not at 2001-01-01T00:00Z", self.refused(2, *argv))
-
-
-class ImportNoticeTest(LimitCase):
-    """An import that sets the first limit of a project that the ledger has never seen says so on stderr."""
-
-    def said(self, text: str, *argv: str) -> str:
-        file = self.directory / "limits.yaml"
-        file.write_text(text)
-        ended = self.call("limits", "import", str(file), *argv)
-        self.assertEqual(0, ended.status, ended.err)
-        return ended.err
-
-    def test_one_project(self) -> None:
-        text = "defaults: {gpu: 9}\nprojects: [{id: p, limits: {gpu: 1}}]"
-        notice = "cyborg-quota: Project 'p' is new: it had no usage, limit or parent before."
-        self.assertEqual(f"{notice}\n", self.said(text, "--dry-run"))
-        self.assertEqual(f"{notice} If the id is wrong, remove the project with `project delete`.\n", self.said(text))
-        self.assertEqual("", self.said("projects: [{id: p, limits: {gpu: 2}}]"))
-
-    def test_many_projects_are_one_line(self) -> None:
-        entries = ", ".join(f"{{id: p{number}, limits: {{gpu: 1}}}}" for number in range(7))
-        line = self.said(f"projects: [{entries}]")
-        self.assertIn("7 projects are new: they had no usage, limit or parent before: 'p0', 'p1',", line)
-        self.assertIn("'p4', .... If an id is wrong,", line)
-        self.assertEqual(1, line.count("\n"))

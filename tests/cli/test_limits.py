@@ -327,7 +327,7 @@ class FileTest(LimitTestCase):
 
     def test_import_and_export(self) -> None:
         ended = self.call("limits", "import", str(self.file), "-f", "json")
-        self.assertIn("2 projects are new", ended.err)
+        self.assertEqual("", ended.err)
         rows = ended.json
         self.assertEqual(["change", "project_id", "resource", "before", "after", "pod"], list(rows[0]))
         self.assertEqual(
