@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from cyborg_quota import ANY, Headroom, QuotaEngine, exceptions, validation
@@ -476,33 +476,21 @@ def _unset(
         return
     limits = {validation.check_name("resource", name): None for name in resource}
     if run.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
-        _require_set(run, project_id, limits, pod)
+        own = _own_limits(run, project_id, pod)
+        owner = f"Project {project_id} has no limit of its own" if project_id else "There is no default limit"
+        if missing := ", ".join(sorted(limits.keys() - own)):
+            raise exceptions.QuotaError(f"{owner} for {missing}. Nothing was changed.")
     run.engine.limits.set_limits(run.context, limits, project_id, pod=pod, reason=reason)
 
 
-def _require_set(run: base.Run, project_id: str | None, resources: Iterable[str], pod: str | None) -> None:
-    """Raise QuotaError if one of these limits is not set here. An override is no limit that can be unset."""
+def _own_limits(run: base.Run, project_id: str | None, pod: str | None) -> set[str]:
+    """The resources of the limits that can be unset. (An override cannot.)"""
+    limits = run.engine.limits
     if project_id is None:
-        missing = sorted(set(resources).difference(run.engine.limits.list_defaults(run.context)))
-        if missing:
-            raise exceptions.QuotaError(f"There is no default limit for {', '.join(missing)}. Nothing was changed.")
-        return
+        return set(limits.list_defaults(run.context))
     if pod is None:
-        records = run.engine.limits.list_limits(run.context, project_id)
-    else:
-        records = run.engine.limits.list_pod_limits(run.context, project_id, pod)
-    missing = sorted(set(resources).difference(record.resource for record in records if record.is_own))
-    if not missing:
-        return
-    overrides = [record.override for record in records if record.override is not None and record.resource in missing]
-    hint = ""
-    if overrides:
-        ids = " ".join(override.id for override in overrides)
-        hint = f" Its present limit for {overrides[0].resource} is an override: see `override delete {ids}`."
-    where = "" if pod is None else f" in pod {pod}"
-    raise exceptions.QuotaError(
-        f"Project {project_id} has no limit of its own for {', '.join(missing)}{where}. Nothing was changed.{hint}"
-    )
+        return {record.resource for record in limits.list_limits(run.context, project_id) if record.is_own}
+    return {record.resource for record in limits.list_pod_limits(run.context, project_id, pod)}
 
 
 Unset = base.generate(
