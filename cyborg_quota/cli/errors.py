@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import logging
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from oslo_config import cfg
@@ -129,40 +128,13 @@ def raise_errors(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Make ``parser`` raise BadUsage, which is printed on one line, instead of printing the usage. Returns it."""
 
     def error(message: str) -> NoReturn:
-        raise _bad_usage(message, parser.prog)
+        message = _NAMED_TYPE.sub("invalid value: ", message)
+        sentence = f"{message[:1].upper()}{message[1:]}".rstrip(".")
+        raise BadUsage(f"{sentence}. See `{parser.prog} --help`.")
 
     parser.error = error  # type: ignore[method-assign]
     return parser
 
-
-def _bad_usage(message: str, prog: str) -> BadUsage:
-    message = _NAMED_TYPE.sub("invalid value: ", message)
-    sentence = f"{message[:1].upper()}{message[1:]}".rstrip(".")
-    return BadUsage(f"{sentence}. See `{prog} --help`.")
-
-
-@contextlib.contextmanager
-def usage_as_errors() -> Iterator[None]:
-    """Raise BadUsage if oslo.config refuses the arguments. (Its parser would print the usage to stderr, and exit.)
-
-    All other output to stderr is printed at the end of the block.
-    """
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed):
-            yield
-    except SystemExit as exit_request:
-        refusal = _PRINTED_ERROR.search(printed.getvalue())
-        if exit_request.code != BAD_USAGE or refusal is None:
-            raise
-        printed.truncate(0)
-        raise _bad_usage(refusal[2], refusal[1]) from None
-    finally:
-        sys.stderr.write(printed.getvalue())
-
-
-_PRINTED_ERROR = re.compile(r"(?ms)^(\S[^\n]*): error: (.*)\n\Z")
-"""What argparse prints last: the name of the program, and the message."""
 
 _NAMED_TYPE = re.compile(r"invalid \w+ value: ")
 """If a function raises ValueError for a value, argparse's message has the name of this function."""

@@ -11,6 +11,7 @@ cyborg-quota-expirer --config-file ... --once                                   
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import random
 import sys
@@ -27,7 +28,7 @@ from oslo_log import log as logging
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.cli import errors, notifications
+from cyborg_quota.cli import notifications
 from cyborg_quota.cli.errors import DONE, REFUSED, run_program
 from cyborg_quota.conf import loading, resource_rules
 from cyborg_quota.cyborg import cyborg_host
@@ -58,10 +59,7 @@ CLI_OPTS: Final[list[cfg.Opt]] = [
 
 
 class Stopping(Exception):
-    """Raised between two batches to stop a job. Each batch is one transaction, so finished batches stay committed.
-
-    Its argument is the size of all finished batches together.
-    """
+    """Raised between two batches to stop a job. Each batch is one transaction, so finished batches stay committed."""
 
 
 class Maintenance:
@@ -90,18 +88,16 @@ class Maintenance:
 
     def expire(self) -> int:
         """Expire overdue reservations; returns their number."""
-        expired = self._engine.expire(self._context, progress=self._count_batches())
+        expired = self._engine.expire(self._context, progress=self._check_stopped)
         self._set_expired_at(time.time())
         return expired
 
     def purge(self) -> int:
         """Delete reservations that ended long ago, and old entries of the history; returns the number of rows."""
         age, history_age = self._conf.quota.purge_age, self._conf.limits.history_age
-        purged = self._engine.purge(self._context, age, progress=self._count_batches())
+        purged = self._engine.purge(self._context, age, progress=self._check_stopped)
         if history_age is not None:
             purged += self._engine.limits.purge_history(self._context, history_age)
-            if "pods" in self._engine.subjects:
-                purged += self._engine.pods.purge_bindings(self._context, history_age)
         return purged
 
     def notify(self) -> int:
@@ -125,7 +121,7 @@ class Maintenance:
             timeout_seconds=COLLECT_SECONDS,
             # What is due before half the time to the next search is measured now.
             max_age_seconds=self._conf.pods.collect_interval - _collect_spacing(self._conf) / 2,
-            progress=lambda _count: self._count_batches()(0),
+            progress=self._check_stopped,
         )
         failed = [outcome for outcome in collected if outcome.error is not None]
         for outcome in failed:
@@ -164,8 +160,8 @@ class Maintenance:
         count, failure = 0, ""
         try:
             count = job()
-        except Stopping as stopping:
-            count = stopping.args[0]
+        except Stopping:
+            return
         except exceptions.QuotaError as error:
             failure = str(error)
         except Exception:
@@ -177,17 +173,10 @@ class Maintenance:
         else:
             LOG.log(logging.INFO if count else logging.DEBUG, message, count)
 
-    def _count_batches(self) -> Callable[[int], None]:
-        """A function for one run of a job, which is called after each batch, with its size."""
-        done = 0
-
-        def count_batch(size: int) -> None:
-            nonlocal done
-            done += size
-            if self._stopped.is_set():
-                raise Stopping(done)
-
-        return count_batch
+    def _check_stopped(self, _size: int) -> None:
+        """Raise Stopping, after a batch, if no further one may start."""
+        if self._stopped.is_set():
+            raise Stopping
 
 
 class Expirer(cotyledon.Service):
@@ -292,14 +281,14 @@ def _run(argv: Sequence[str]) -> int:
     levels = [*logging.get_default_log_levels(), "alembic=WARN", "oslo_db.sqlalchemy.exc_filters=ERROR"]
     logging.set_defaults(default_log_levels=levels)
     conf.register_cli_opts(CLI_OPTS)
-    with errors.usage_as_errors():
-        loading.load(
-            conf,
-            argv,
-            prog=PROG,
-            version=cyborg_quota.__version__,
-            description="Expires overdue reservations, and deletes reservations that ended long ago.",
-        )
+    loading.load(
+        conf,
+        argv,
+        prog=PROG,
+        usage=argparse.SUPPRESS,  # an error in the arguments is one line
+        version=cyborg_quota.__version__,
+        description="Expires overdue reservations, and deletes reservations that ended long ago.",
+    )
     if not (conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal):
         conf.set_default("use_stderr", True)  # the default is stdout, where --once prints its counts
     logging.setup(conf, "cyborg_quota")

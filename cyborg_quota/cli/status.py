@@ -19,7 +19,6 @@ from oslo_upgradecheck import upgradecheck
 
 import cyborg_quota
 from cyborg_quota import exceptions, validation
-from cyborg_quota.cli import errors
 from cyborg_quota.cli.db import open_database
 from cyborg_quota.cli.errors import run_program
 from cyborg_quota.cli.reconcile import wait
@@ -172,7 +171,8 @@ def _add_command(conf: Any, checks: Checks) -> None:
 
     def add(subparsers: Any) -> None:
         layout = {"formatter_class": argparse.RawDescriptionHelpFormatter, "description": HELP, "epilog": EXITS}
-        upgrade = subparsers.add_parser("upgrade", help="upgrade check: run all checks", **layout)
+        names = {"prog": f"{PROG} upgrade", "usage": argparse.SUPPRESS}  # (see _run)
+        upgrade = subparsers.add_parser("upgrade", help="upgrade check: run all checks", **names, **layout)
         upgrade.add_argument("check", choices=["check"], help="run all checks")
         upgrade.add_argument("--json", action="store_true", help="print JSON, not a table")
         upgrade.add_argument(
@@ -197,8 +197,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     conf: Any = cfg.ConfigOpts()
     _add_command(conf, Checks(conf))
-    with errors.usage_as_errors():
-        loading.load(conf, argv, PROG, version=cyborg_quota.__version__, description=ABOUT)
+    # Without the usage, an error in the arguments is one line.
+    more = {"usage": argparse.SUPPRESS, "version": cyborg_quota.__version__, "description": ABOUT}
+    loading.load(conf, argv, PROG, **more)
     if conf.command.cyborg_config_file:
         conf.set_override("config_file", conf.command.cyborg_config_file, group="cyborg")
     return int(upgradecheck.run(conf))

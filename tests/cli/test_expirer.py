@@ -68,18 +68,18 @@ class OnceTest(ExpirerCase):
         self.assertEqual(2, self.once().status)
 
     def test_a_wrong_argument_is_one_line(self) -> None:
-        """As with every command: what is wrong, and where the help is, without the usage."""
-        upgrade = "cyborg-quota-status upgrade"
+        """What is wrong, without the usage."""
+        upgrade = "cyborg-quota-status upgrade: error: "
         for main, argv, expected in (
-            (expirer.main, ["--bogus"], "cyborg-quota-expirer: Unrecognized arguments: --bogus."),
-            (expirer.main, ["--once", "x"], "cyborg-quota-expirer: Unrecognized arguments: x."),
-            (expirer.main, ["--config-file"], "Expected one argument. See `cyborg-quota-expirer --help`."),
+            (expirer.main, ["--bogus"], "cyborg-quota-expirer: error: unrecognized arguments: --bogus"),
+            (expirer.main, ["--once", "x"], "cyborg-quota-expirer: error: unrecognized arguments: x"),
+            (expirer.main, ["--config-file"], "expected one argument"),
             (status.main, ["--bogus"], "cyborg-quota-status: "),
-            (status.main, [], "See `cyborg-quota-status --help`."),
+            (status.main, [], "cyborg-quota-status: error: "),
             (status.main, ["downgrade"], "invalid choice: 'downgrade'"),
-            (status.main, ["upgrade"], f"See `{upgrade} --help`."),
-            (status.main, ["upgrade", "chek"], f"See `{upgrade} --help`."),
-            (status.main, ["upgrade", "check", "--yaml"], "Unrecognized arguments: --yaml."),
+            (status.main, ["upgrade"], upgrade),
+            (status.main, ["upgrade", "chek"], upgrade),
+            (status.main, ["upgrade", "check", "--yaml"], "unrecognized arguments: --yaml"),
         ):
             ended = base.run_program(main, *argv)
             self.assertEqual((2, "", 1), (ended.status, ended.out, ended.err.count("\n")), ended.err)
@@ -194,7 +194,7 @@ class StoppingTest(ExpirerCase):
         self.assertEqual(3, self.good("list", "--usage")[0]["reserved"])
         self.assertEqual([], self.good("audit"))
 
-    def test_a_stopped_run_logs_what_it_has_expired(self) -> None:
+    def test_a_run_that_is_stopped_ends(self) -> None:
         self.overdue(5)
         maintenance = self.maintenance(batch_rows=2)
         logger = self.useFixture(fx.FakeLogger(level=logging.INFO))
@@ -204,7 +204,7 @@ class StoppingTest(ExpirerCase):
             return maintenance.expire()
 
         maintenance.run_job(expire, "Expired %d reservations.", 0)
-        self.assertEqual("Expired 2 reservations.\n", logger.output)
+        self.assertEqual("", logger.output)
 
     def test_a_run_raises_nothing(self) -> None:
         maintenance = self.maintenance()
