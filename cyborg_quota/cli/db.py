@@ -79,14 +79,9 @@ Version = base.generate(
 )
 
 
-def _purge(
-    run: base.Run, older_than: int | None, bindings_older_than: int | None, progress: Callable[[int], None]
-) -> tuple[int]:
+def _purge(run: base.Run, older_than: int | None, progress: Callable[[int], None]) -> tuple[int]:
     age = run.conf.quota.purge_age if older_than is None else older_than * _DAY
-    purged = run.engine.purge(run.context, age, progress=progress)
-    if bindings_older_than is not None:
-        purged += run.engine.pods.purge_bindings(run.context, bindings_older_than * _DAY)
-    return (purged,)
+    return (run.engine.purge(run.context, age, progress=progress),)
 
 
 Purge = base.generate(
@@ -104,12 +99,6 @@ Purge = base.generate(
                 type=_days,
                 metavar="DAYS",
                 help="delete what ended at least this many days ago (default: [quota] purge_age)",
-            ),
-            Argument(
-                "--bindings-older-than",
-                type=_days,
-                metavar="DAYS",
-                help="also delete the bindings to pods that ended at least this many days ago (default: none)",
             ),
         ),
         cells("purged"),

@@ -142,8 +142,8 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
         cfg.IntOpt(
             "history_age",
             min=86400,
-            help="Seconds for which the history, and bindings that ended, are kept; by default they are kept forever. "
-            " cyborg-quota-expirer deletes older ones. The entries of an override are kept until it has ended that "
+            help="Seconds for which the history is kept; by default it is kept forever. "
+            "cyborg-quota-expirer deletes older entries. The entries of an override are kept until it has ended that "
             "long ago.",
         ),
         cfg.Opt(

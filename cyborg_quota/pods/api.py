@@ -310,14 +310,6 @@ class Pods(EnforcedSubject):
         )
 
     @admin_call
-    def purge_bindings(self, context: Context, older_than_seconds: int) -> int:
-        """Delete the bindings that ended before this time. Returns their number."""
-        age, purged = validation.age_microseconds(older_than_seconds), 0
-        while deleted := self._database.write(lambda connection: tables.purge(connection, age)):
-            purged += deleted
-        return purged
-
-    @admin_call
     def move_binding(
         self,
         context: Context,

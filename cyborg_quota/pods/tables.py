@@ -370,18 +370,6 @@ def replace_bindings(
     return True
 
 
-BATCH = 1000
-"""The maximum number of bindings that one transaction deletes."""
-
-
-def purge(connection: sa.Connection, age_microseconds: int) -> int:
-    """Delete bindings that ended longer ago than this, at most BATCH of them. Returns their number."""
-    begin = clock.utc_after(-sa.literal(age_microseconds, sa.BigInteger))
-    ended = sa.and_(_binding.current.is_(None), _binding.ends_at < begin)
-    ids = connection.scalars(sa.select(_binding.id).where(ended).order_by(_binding.id).limit(BATCH)).all()
-    return connection.execute(sa.delete(pod_bindings).where(_binding.id.in_(ids))).rowcount if ids else 0
-
-
 def is_bound(connection: sa.Connection, pod: str) -> bool:
     """Whether the pod has a current binding."""
     query = sa.select(sa.literal(1)).where(_binding.pod == pod, _binding.current == 1).limit(1)

@@ -167,11 +167,11 @@ class TestCommands(OscTestCase):
 
     def test_a_check_that_is_refused_is_a_sentence_for_each_limit(self) -> None:
         """It was one line of key=value for all."""
-        words = "limit {} (project and its descendants)"
+        words, asked = "limit {} (project and its descendants)", "subtree 8, requested 99, fits 12"
         self.assertEqual(
             [
-                f"project higgs, resource gpu: {words.format(20)}, used 5, reserved 1, subtree 8, requested 99, fits 12",
-                f"project physics, resource gpu: {words.format(30)}, used 0, reserved 0, subtree 8, requested 99, fits 12",
+                f"project higgs, resource gpu: {words.format(20)}, used 5, reserved 1, {asked}",
+                f"project physics, resource gpu: {words.format(30)}, used 0, reserved 0, {asked}",
             ],
             self.table(quota.CheckQuota, "gpu=99", "higgs"),
         )

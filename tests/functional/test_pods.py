@@ -190,23 +190,6 @@ class TestPods(PodTestCase):
         self.assertRaises(exceptions.PodNotFound, self.pods.show, ADMIN, "p 1")
         self.assertEqual(["p 1"], [one.pod for _, one in self.pods.list_bindings(ADMIN, history=True)])
 
-    def test_old_bindings_are_purged(self) -> None:
-        """Only those that ended; the current ones stay, however old."""
-        for name in ("p1", "p2"):
-            self.pods.add(ADMIN, name)
-        for pod in ("p1", "p2", "p1", "p2"):
-            self.pods.move_binding(ADMIN, "tenant1", pod)
-        self.select("tenant2")
-        self.assertEqual(0, self.pods.purge_bindings(ADMIN, 3600))
-        history = lambda: [one for one, _ in self.pods.list_bindings(ADMIN, history=True)]  # noqa: E731
-        first, second, third, *kept = history()
-        self.execute("UPDATE pod_bindings SET starts_at = '2001-01-01 00:00:00'")
-        ended = "UPDATE pod_bindings SET ends_at = '2001-01-01 00:00:00' WHERE ends_at IS NOT NULL AND id <> :kept"
-        self.execute(ended, kept=third)
-        self.patch(tables, "BATCH", 1)
-        self.assertEqual(2, self.pods.purge_bindings(ADMIN, 3600), (first, second))
-        self.assertEqual([third, *kept], history())
-
     def test_all_bindings_to_a_pod_are_ended(self) -> None:
         """Those to other pods stay, and the next selection of each project creates another."""
         for name in ("p1", "p2"):
@@ -234,7 +217,6 @@ class TestPods(PodTestCase):
             (lambda: self.pods.add(ADMIN, "x", affinity={"a=b": "c"}), exceptions.InvalidPod),
             (lambda: self.pods.add(ADMIN, "x", affinity={"a": "b,c"}), exceptions.InvalidPod),
             (lambda: self.pods.add(ADMIN, "x", affinity={"a,b": "c"}), exceptions.InvalidPod),
-            (lambda: self.pods.purge_bindings(ADMIN, -1), exceptions.InvalidRequest),
             (lambda: self.pods.add(ADMIN, "x", affinity={"a": 1}), exceptions.InvalidName),  # type: ignore[dict-item]
             (lambda: self.pods.add(ADMIN, "x", affinity="a=b"), exceptions.InvalidPod),  # type: ignore[arg-type]
             (lambda: self.pods.change(ADMIN, "p1"), exceptions.InvalidRequest),

@@ -141,7 +141,6 @@ PODS: dict[str, dict[str, Any]] = {
     "change": {"name": "pod1", "weight": 1},
     "remove": {"name": "pod1"},
     "list_bindings": {},
-    "purge_bindings": {"older_than_seconds": 0},
     "move_binding": {"project_id": VICTIM, "pod": "pod1"},
     "end_binding": {"project_id": VICTIM},
     "end_bindings": {"pod": "pod1"},
