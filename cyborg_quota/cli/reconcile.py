@@ -39,7 +39,7 @@ def _reconcile(
     records = cyborg_host.records(run.conf)
     reconciler = cyborg_host.reconciler(run.conf, run.engine, records, grace, wait=wait)
     if claim_source is not None:
-        count = reconciler.claim_source(claim_source or None, force=force)
+        count = reconciler.claim_source(claim_source or None)
         before = f"the source {claim_source}" if claim_source else "none"
         run.print_message(f"set the source of {count} charges that had {before}.")
     report = reconciler.find()
@@ -75,7 +75,8 @@ def _reconcile(
 
 def _report_others(run: base.Run, report: Report) -> None:
     """Report the differences that are not repaired with --heal, or not even listed."""
-    unclaimed, omitted = report.count("foreign"), sum(report.omitted.values())
+    unclaimed = sum(not difference.is_own for difference in report.differences) + report.omitted_others
+    omitted = report.omitted_own + report.omitted_others
     if unclaimed:
         run.status = REFUSED
         run.print_message(
@@ -132,7 +133,7 @@ Reconcile = base.generate(
                 "--force",
                 action="store_true",
                 help="repair even if the share of changes is more than [cyborg] reconcile_share allows, or if Cyborg's "
-                "records have become fewer; with --claim-source, set the source even if they have become fewer",
+                "records have become fewer",
             ),
             Argument(
                 "--claim-source",

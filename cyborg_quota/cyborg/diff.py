@@ -9,13 +9,6 @@ from typing import Literal
 
 from cyborg_quota.types import Reservation, grouped, summed
 
-Kind = Literal["lost", "changed", "foreign"]
-"""The kind of a difference.
-
-``lost``: the ARQ is not attached, and its charges are of this source. ``changed``: it is attached, and is charged
-differently by this source, or not at all. ``foreign``: it has a charge of another source, or without a source.
-"""
-
 Problem = Literal[
     "not attached", "not charged", "not committed", "wrong project", "wrong amount", "released, not charged"
 ]
@@ -78,13 +71,6 @@ class Difference:
     is_missing: bool = False
 
     @property
-    def kind(self) -> Kind:
-        """A report counts the differences of each kind."""
-        if not self.is_own:
-            return "foreign"
-        return "lost" if self.attached is None else "changed"
-
-    @property
     def identity(self) -> tuple[object, ...]:
         """Equal for two observations of the same difference: the same charges and the same attachment."""
         attached = None if self.attached is None else (self.attached.project_id, self.attached.instance)
@@ -111,7 +97,8 @@ class Report:
 
     ``charged``: the number of consumers with a charge of this source. ``attached``: the number of them that are bound
     ARQs. ``missing``: the number of them that Cyborg does not have. ``is_empty``: Cyborg has no ARQ in any state.
-    ``omitted``: the number of further differences, by kind, which are not in ``differences``; see ``compare``.
+    ``omitted_own`` and ``omitted_others``: the numbers of further differences that can be repaired, and that cannot,
+    which are not in ``differences``; see ``compare``.
     ``unclaimed``: the number of bound ARQs that are charged correctly, but without a source.
     """
 
@@ -121,17 +108,14 @@ class Report:
     attached: int = 0
     missing: int = 0
     is_empty: bool = False
-    omitted: Mapping[Kind, int] = dataclasses.field(default_factory=dict)
+    omitted_own: int = 0
+    omitted_others: int = 0
     unclaimed: int = 0
 
     @property
     def total(self) -> int:
         """The number of differences, including those that are omitted."""
-        return len(self.differences) + sum(self.omitted.values())
-
-    def count(self, kind: Kind) -> int:
-        """The number of differences of this kind, including those that are omitted."""
-        return sum(difference.kind == kind for difference in self.differences) + self.omitted.get(kind, 0)
+        return len(self.differences) + self.omitted_own + self.omitted_others
 
 
 def compare(
@@ -146,10 +130,10 @@ def compare(
     ARQs whose bind or delete is in progress are skipped, unless they are bound already. For a bound ARQ, all charges
     are compared, including those of a resource rule that was removed. A consumer that is not bound may not be an ARQ:
     of its charges, only those of ``resources``, with ``source`` or without a source, are compared. The report has at
-    most ``most`` differences of each kind; it counts the others.
+    most ``most`` differences that can be repaired, and as many that cannot; it counts the others.
     """
     differences: list[Difference] = []
-    counts: dict[Kind, int] = {}
+    counts = {True: 0, False: 0}
     compared = charged = own = missing = unclaimed = records = 0
     for seen in observations:
         is_charged = any(charge.source == source for charge in seen.charges)
@@ -174,11 +158,11 @@ def compare(
             is_own = all(charge.source == source for charge in charges)
             difference = Difference(problem, seen.arq, charges, seen.attached, is_own, seen.record is None)
             missing += difference.is_own and difference.is_missing
-            counts[difference.kind] = counts.get(difference.kind, 0) + 1
-            if counts[difference.kind] <= most:
+            counts[is_own] += 1
+            if counts[is_own] <= most:
                 differences.append(difference)
-    omitted = {kind: count - most for kind, count in counts.items() if count > most}
-    return Report(compared, differences, charged, own, missing, not records, omitted, unclaimed)
+    omitted_own, omitted_others = (max(count - most, 0) for count in counts.values())
+    return Report(compared, differences, charged, own, missing, not records, omitted_own, omitted_others, unclaimed)
 
 
 def _uncommitted(seen: Observation, source: str | None) -> tuple[Reservation, ...]:

@@ -7,7 +7,6 @@ while they are read. After a repair, the repaired ARQs are read again, because t
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import heapq
@@ -35,8 +34,15 @@ _BATCH_ROWS: Final = 200
 _FREE_CHANGES: Final = 10
 """Up to this number of changes, ``force`` is never needed."""
 
-_OVERTAKEN: Final = (exceptions.ReservationConflict, exceptions.ReservationError, exceptions.InvalidRequest)
-"""Errors of a repair whose ARQ has changed concurrently. The repair of the other ARQs continues."""
+_OVERTAKEN: Final = (
+    exceptions.ReservationConflict,
+    exceptions.ReservationError,
+    exceptions.InvalidRequest,
+    exceptions.OverCapacity,
+    exceptions.ProviderNotFound,
+)
+"""Errors of a repair whose ARQ, or the provider of its device, has changed concurrently. The repair of the other ARQs
+continues."""
 
 _MAX_FAILURES: Final = 20
 """After so many repairs that failed in the database, the repair ends: all the others may fail too."""
@@ -50,9 +56,6 @@ Except in an automatic repair if several ARQs are charged, and none of them is a
 _LATELY_SECONDS: Final = 60.0
 """How long ago an ARQ was changed at most, to be compared by find_lately: several turns, and what clocks differ by."""
 _PAGE_ROWS: Final = 5000
-
-_NO_PROVIDER: Final = (exceptions.OverCapacity, exceptions.ProviderNotFound)
-"""Errors of an adoption whose provider has been removed, or has no inventory any more."""
 
 _ADMIN: Final = validation.admin_context()
 _key: Final = operator.itemgetter(0)
@@ -75,12 +78,12 @@ class TooManyChanges(exceptions.QuotaError):
 class RecordsShrunk(exceptions.QuotaError):
     """So many charged ARQs are missing from Cyborg's records that these may be a wrong database or an old backup."""
 
-    def __init__(self, lost: int, charged: int, *, is_empty: bool, command: str = "--heal") -> None:
+    def __init__(self, lost: int, charged: int, *, is_empty: bool) -> None:
         self.lost, self.charged, self.is_empty = lost, charged, is_empty
         problem = "Cyborg has no accelerator request at all" if is_empty else "Cyborg's records have shrunk"
         super().__init__(
             f"{problem}: {lost} of the {charged} that are charged are not attached; nothing was changed. If these are "
-            f"the right database and its present contents, run: cyborg-quota reconcile {command} --force"
+            f"the right database and its present contents, run: cyborg-quota reconcile --heal --force"
         )
 
 
@@ -132,40 +135,26 @@ class Reconciler:
     def _compare(self, observed: Iterable[Observation]) -> Report:
         return compare(observed, self.resources, self.source, most=_MAX_DIFFERENCES)
 
-    def claim_source(self, replaced: str | None = None, *, force: bool = False) -> int:
+    def claim_source(self, replaced: str | None = None) -> int:
         """Set the source of live charges whose source is ``replaced`` and that are of an ARQ; returns how many.
 
         None: of charges without a source. Correct only if no other service makes charges without one. A name: of those
         that this Cyborg made before its source was changed. Correct only if no other Cyborg uses that name. A charge
-        that ends meanwhile is skipped. Raises RecordsShrunk before anything is changed, unless ``force`` is given: with
-        a wrong database of Cyborg, the charges of all ARQs would be claimed, and the next repair would release them as
-        not attached.
+        that ends meanwhile is skipped. An ARQ's charges have a resource that accelerators are charged as, or the ARQ
+        is bound: a wrong database of Cyborg makes no more charges claimed, and ``heal`` then refuses to release them.
         """
-        if not force:
-            bound = collections.Counter(is_bound for is_bound, _ in self._claimable(replaced))
-            is_empty = bound[False] > 0 and next(iter(self.records.all()), None) is None
-            if is_empty or _has_shrunk(bound[False], bound.total()):
-                raise RecordsShrunk(bound[False], bound.total(), is_empty=is_empty, command="--claim-source")
-        count, uuids = 0, (uuid for _, page in self._claimable(replaced) for uuid in page)
+        count, uuids = 0, self._claimable(replaced)
         while batch := list(itertools.islice(uuids, _PAGE_ROWS)):
             count += self.engine.set_source(_ADMIN, batch, str(self.source), replaced=replaced)
         return count
 
-    def _claimable(self, source: str | None) -> Iterator[tuple[bool, list[str]]]:
-        """Yield, for each consumer with charges to be claimed, whether it is a bound ARQ, and the charges' UUIDs.
-
-        They have this source, and their ARQ is bound, or their resource is one that accelerators are charged as.
-        """
+    def _claimable(self, source: str | None) -> Iterator[str]:
+        """The UUIDs of the charges to be claimed."""
         for seen in observations(self.engine, self.records):
-            is_bound = seen.attached is not None
-            live = (*seen.charges, *seen.in_flight)
-            uuids = [
-                reservation.uuid
-                for reservation in live
-                if reservation.source == source and (is_bound or reservation.resource in self.resources)
-            ]
-            if uuids:
-                yield is_bound, uuids
+            for reservation in (*seen.charges, *seen.in_flight):
+                is_of_arq = seen.attached is not None or reservation.resource in self.resources
+                if reservation.source == source and is_of_arq:
+                    yield reservation.uuid
 
     def heal(
         self,
@@ -204,12 +193,10 @@ class Reconciler:
     def _check(self, report: Report, wanted: Sequence[Difference], *, is_automatic: bool) -> None:
         is_all = is_automatic and report.attached == 0 and report.charged > 1
         has_shrunk = report.is_empty or is_all or _has_shrunk(report.missing, report.charged)
-        if has_shrunk and any(difference.is_missing for difference in wanted):
+        if has_shrunk and (report.omitted_own or any(difference.is_missing for difference in wanted)):
             raise RecordsShrunk(report.missing, report.charged, is_empty=report.is_empty)
         changed = [difference for difference in wanted if difference.problem != "not committed"]
-        changes = len(changed) + sum(
-            report.omitted.get(kind, 0) for kind in {difference.kind for difference in changed}
-        )
+        changes = len(changed) + (report.omitted_own if changed else 0)
         if changes > max(_FREE_CHANGES, report.compared * self.share / 100):
             raise TooManyChanges(changes, report.compared, self.share)
 
@@ -305,14 +292,7 @@ def adopt(engine: QuotaEngine, attached: Sequence[Record], source: str | None, p
         claims.append(
             Claim(arq.arq, arq.deltas or {}, group=arq.instance, source=source, provider=provider, pod=in_pod)
         )
-    try:
-        engine.adopt(_ADMIN, claims, attached[0].project_id)
-    except _NO_PROVIDER as error:
-        if not any(claim.provider for claim in claims):
-            raise
-        LOG.warning("%s The quota of the accelerators there is charged without their capacity.", error)
-        claims = [dataclasses.replace(claim, provider=None, pod=pod) for claim in claims]
-        engine.adopt(_ADMIN, claims, attached[0].project_id)
+    engine.adopt(_ADMIN, claims, attached[0].project_id)
 
 
 def observations(engine: QuotaEngine, records: Records) -> Iterator[Observation]:

@@ -145,7 +145,7 @@ class Repair:
         for difference in remaining[:_MAX_LOGGED]:
             suffix = "" if difference.is_own else _NOT_REPAIRED
             LOG.warning("The ledger differs from Cyborg's records: %s%s", difference, suffix)
-        total = len(remaining) + sum(report.omitted.values())
+        total = len(remaining) + report.omitted_own + report.omitted_others
         if total:
             LOG.warning(
                 "The ledger differs from Cyborg's records for %d of %d accelerators. Run: cyborg-quota reconcile",

@@ -120,16 +120,18 @@ class TestCompare(plain.BaseTestCase):
         self.assertEqual(0, compare(charges, (), bound, ("gpu",), None).unclaimed)
 
     def test_a_bounded_number_is_kept(self) -> None:
-        """Of each kind; the guards of a repair know the number of all."""
+        """Others do not crowd out what can be repaired; the guards of a repair know the number of all."""
         charges = {
             arq: [charge(arq, "p1", "gpu", 1, None if arq > "l2" else "east")] for arq in ("l0", "l1", "l2", "n0", "n1")
         }
         bound = [Record(f"c{number}", "p1", "i", {"gpu": 1}) for number in range(4)]
-        report = diff.compare(observe(charges, (), bound), ("gpu",), "east", most=2)
-        self.assertEqual(["c0", "c1", "l0", "l1", "n0", "n1"], [difference.arq for difference in report.differences])
-        self.assertEqual({"changed": 2, "lost": 1}, report.omitted)
-        self.assertEqual((3, 4, 2), (report.missing, report.count("changed"), report.count("foreign")))
+        report = diff.compare(observe(charges, (), bound), ("gpu",), "east", most=5)
+        self.assertEqual(["c0", "c1", "c2", "c3", "l0"], [difference.arq for difference in report.differences[:5]])
+        self.assertEqual(["n0", "n1"], [difference.arq for difference in report.differences[5:]])
+        self.assertEqual((3, 2, 0), (report.missing, report.omitted_own, report.omitted_others))
         self.assertEqual((9, 9), (report.total, report.compared))
+        report = diff.compare(observe(charges, (), bound), ("gpu",), "east", most=1)
+        self.assertEqual((6, 1), (report.omitted_own, report.omitted_others))
 
     def test_shown(self) -> None:
         self.assertEqual("nothing", format_amounts({}))

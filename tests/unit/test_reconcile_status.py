@@ -49,9 +49,9 @@ class TestStatus(base.BaseTestCase):
         self.assertEqual(0, status)
         self.assertIn("2 more ARQs are charged correctly, but without a source", text)
         rest = "3 further differences are not listed. Run the command again when those above are repaired.\n"
-        self.assertEqual((1, rest), self.report_others(Report(9, [lost], omitted={"lost": 3})))
+        self.assertEqual((1, rest), self.report_others(Report(9, [lost], omitted_own=3)))
         foreign = dataclasses.replace(lost, is_own=False)
-        status, text = self.report_others(Report(9, [foreign], omitted={"foreign": 4}))
+        status, text = self.report_others(Report(9, [foreign], omitted_others=4))
         self.assertEqual((1, 2), (status, text.count("\n")))
         self.assertIn("5 of these ARQs have charges without a source", text)
 
