@@ -147,11 +147,10 @@ class Checks(upgradecheck.UpgradeCommands):
         records = cyborg_host.records(self._conf)
         refused: dict[str, str] = {}
         for group in records.groups():
-            for name in resource_rules.classes_of(group):
-                try:
-                    records.resource_map.deltas(group, name)
-                except resource_rules.ClassNotCounted as error:
-                    refused[name] = error.reason
+            try:
+                records.resource_map.deltas(group)
+            except resource_rules.ClassNotCounted as error:
+                refused[error.resource_class] = error.reason
         if refused:
             return Result(WARNING, "; ".join(f"{name} cannot be bound: {why}" for name, why in sorted(refused.items())))
         return Result(SUCCESS, "all classes of the device profiles can be charged")

@@ -105,16 +105,15 @@ class ResourceMap:
         """The rules whose resources are all counted."""
         return [rule for rule in self.rules if self._counted.issuperset(rule.weights)]
 
-    def deltas(self, group: Mapping[str, str], resource_class: str | None = None) -> dict[str, int]:
+    def deltas(self, group: Mapping[str, str]) -> dict[str, int]:
         """The amount to charge per resource for one accelerator; {} if it is not counted. Raises ClassNotCounted.
 
-        ``resource_class``: the class of the device, for a group with several classes. The default is the first class,
-        as in Cyborg.
+        The class is the first one of the group, as in Cyborg. (Nova asks Placement for all of a group from one
+        provider, and a provider of Cyborg has one class.)
         """
-        classes = classes_of(group)
-        if not classes:
+        chosen = next((key.removeprefix(RESOURCES_PREFIX) for key in group if key.startswith(RESOURCES_PREFIX)), None)
+        if chosen is None:
             return {}  # Cyborg creates no ARQ for such a group
-        chosen = resource_class if resource_class in classes else classes[0]
         traits = [
             key.removeprefix(TRAIT_PREFIX)
             for key, value in group.items()
@@ -185,11 +184,6 @@ def pod(conf: cfg.ConfigOpts) -> str | None:
         return None if conf.cyborg.pod is None else validation.pod_name(conf.cyborg.pod)
     except exceptions.InvalidName as error:
         raise exceptions.ConfigurationError(f"[cyborg] pod: {error}") from None
-
-
-def classes_of(group: Mapping[str, str]) -> list[str]:
-    """The resource classes of a device profile group, in the order of its keys."""
-    return [key.removeprefix(RESOURCES_PREFIX) for key in group if key.startswith(RESOURCES_PREFIX)]
 
 
 def requests_of(group: Mapping[str, str]) -> int:

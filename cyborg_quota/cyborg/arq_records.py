@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read ARQs, device profiles and deployables from Cyborg's tables, through Cyborg's db layer."""
+"""Read ARQs and device profiles from Cyborg's tables, through Cyborg's db layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cyborg.db.sqlalchemy import models
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.conf.resource_rules import ClassNotCounted, ResourceMap, classes_of, requests_of
+from cyborg_quota.conf.resource_rules import ClassNotCounted, ResourceMap, requests_of
 from cyborg_quota.cyborg.diff import Record
 from cyborg_quota.types import in_pages
 
@@ -112,17 +112,6 @@ def check_unbound(context: Any, device_profile_id: int, maximum: int) -> None:
         )
 
 
-def class_of_provider(context: Any, rp_uuid: str) -> str | None:
-    """The resource class of the deployable of a resource provider; None if there is none."""
-    db = db_api.get_instance()
-    try:
-        deployable = db.deployable_get_by_rp_uuid(context, rp_uuid)
-    except exception.ResourceNotFound:
-        return None  # Cyborg's bind will raise the error
-    rows = db.attribute_get_by_deployable_id(context, deployable.id)
-    return next((str(row.value) for row in rows if row.key == "rc"), None)
-
-
 def _groups(profile: Any) -> Any:
     return json.loads(profile.profile_json)["groups"]
 
@@ -143,8 +132,7 @@ class Records:
         self._db = db_api.get_instance()
         self._context = cyborg_context.get_admin_context()
         self._groups: dict[int, list[Mapping[str, str]]] = {}
-        self._classes: dict[int, str | None] = {}
-        self._amounts: dict[tuple[int, int, str | None], dict[str, int]] = {}
+        self._amounts: dict[tuple[int, int], dict[str, int]] = {}
 
     def all(self) -> Iterator[Record]:
         """Every ARQ, in the order of their UUIDs. One query per page of PAGE_ROWS ARQs."""
@@ -181,20 +169,14 @@ class Records:
         return Record(record.uuid, record.project_id, record.instance_uuid, self._charged_as(record), providers)
 
     def _charged_as(self, record: Any) -> dict[str, int]:
-        """The amounts to charge for a bound ARQ. Cached for each device profile group and resource class."""
+        """The amounts to charge for a bound ARQ. Cached for each device profile group."""
         if record.device_profile_id not in self._groups:
             self._groups = self._groups_by_id()  # the first one, or one that was created while the ARQs were read
         group = self._groups[record.device_profile_id][record.device_profile_group_id]
-        resource_class = None
-        if len(classes_of(group)) > 1:
-            if record.deployable_id not in self._classes:
-                rows = _query(self._db.attribute_get_by_filter, self._context, {"key": "rc"})
-                self._classes = {record.deployable_id: None, **{row.deployable_id: row.value for row in rows}}
-            resource_class = self._classes[record.deployable_id]
-        key = (record.device_profile_id, record.device_profile_group_id, resource_class)
+        key = (record.device_profile_id, record.device_profile_group_id)
         if key not in self._amounts:
             try:
-                self._amounts[key] = self.resource_map.deltas(group, resource_class)
+                self._amounts[key] = self.resource_map.deltas(group)
             except ClassNotCounted as error:
                 self.uncounted[error.resource_class] = error.reason
                 self._amounts[key] = {}

@@ -10,7 +10,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import Claim, exceptions, validation
 from cyborg_quota.conf import resource_rules
-from cyborg_quota.cyborg import arq_records, process_state
+from cyborg_quota.cyborg import process_state
 from cyborg_quota.cyborg.bind_tracker import BindReservation, Caller
 from cyborg_quota.cyborg.ledger_guard import LedgerNotCalled
 from cyborg_quota.metrics import setup as metrics
@@ -43,9 +43,7 @@ def reserve(
 
 
 def _bind(context: Any, arq: str, group: Mapping[str, str], fields: Mapping[str, Any]) -> tuple[Caller, Claim]:
-    has_several_classes = len(resource_rules.classes_of(group)) > 1
-    resource_class = arq_records.class_of_provider(context, fields["device_rp_uuid"]) if has_several_classes else None
-    deltas, conf = process_state.resource_map().deltas(group, resource_class), process_state.conf()
+    deltas, conf = process_state.resource_map().deltas(group), process_state.conf()
     provider = None
     if deltas and conf.cyborg.claim_capacity:
         # The capacity of the device's provider, or else that of its host, where devices are summed.

@@ -64,14 +64,11 @@ _COLUMNS: Final = {
         "state",
         "project_id",
         "instance_uuid",
-        "deployable_id",
         "device_profile_id",
         "device_profile_group_id",
         "device_rp_uuid",
         "hostname",
     ),
-    "Deployable": ("id",),
-    "Attribute": ("deployable_id", "key", "value"),
     "DeviceProfile": ("id", "uuid", "profile_json"),
 }
 """{model of Cyborg: its columns that are read}."""
@@ -108,9 +105,6 @@ RECORD_PARTS: Final = (
     Part(_DB, "Connection.extarq_get", 3, ("project_id",)),
     Part(_DB, "Connection.device_profile_get_by_id", 3),
     Part(_DB, "Connection.device_profile_list", 2),
-    Part(_DB, "Connection.deployable_get_by_rp_uuid", 3),
-    Part(_DB, "Connection.attribute_get_by_deployable_id", 3),
-    Part(_DB, "Connection.attribute_get_by_filter", 3),
 )
 """What reads Cyborg's records uses."""
 SERVICE_PARTS: Final = (

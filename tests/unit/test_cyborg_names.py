@@ -25,8 +25,6 @@ VARIABLES = {
     "db": _DB,
     "self._db": _DB,
     "record": f"{_MODELS}.ExtArq",
-    "row": f"{_MODELS}.Attribute",
-    "deployable": f"{_MODELS}.Deployable",
     "profile": f"{_MODELS}.DeviceProfile",
 }
 """{variable in arq_records.py: the class of Cyborg whose instance it is}."""
