@@ -479,7 +479,8 @@ def _unset(
         own = _own_limits(run, project_id, pod)
         owner = f"Project {project_id} has no limit of its own" if project_id else "There is no default limit"
         if missing := ", ".join(sorted(limits.keys() - own)):
-            raise exceptions.QuotaError(f"{owner} for {missing}. Nothing was changed.")
+            where = "" if pod is None else f" in pod {pod}"
+            raise exceptions.QuotaError(f"{owner} for {missing}{where}. Nothing was changed.")
     run.engine.limits.set_limits(run.context, limits, project_id, pod=pod, reason=reason)
 
 
