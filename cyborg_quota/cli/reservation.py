@@ -3,58 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from cyborg_quota import Claim, Reservation
 from cyborg_quota.cli import base
-from cyborg_quota.cli.errors import BadUsage
 from cyborg_quota.ledger.operations import COLUMNS, PROVIDER
-from cyborg_quota.surface import arguments, formats
-from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, Table, cells
-from cyborg_quota.types import SELECT_TEXT, PodChoice
+from cyborg_quota.surface import arguments
+from cyborg_quota.surface.operations import Argument, OneOf, Operation, Table, cells
 
 
 def _reserve(
-    run: base.Run,
-    *,
-    project_id: str,
-    deltas: dict[str, int],
-    expire: int | None,
-    group: str | None,
-    zone: str | None,
-    affinity: Any,
-    **given: Any,
+    run: base.Run, *, project_id: str, deltas: dict[str, int], expire: int | None, group: str | None, **given: Any
 ) -> Table:
-    chosen: str | PodChoice | None = given.pop("pod")
-    if chosen == SELECT_TEXT:
-        chosen = PodChoice(zone, affinity or {})
-    elif zone is not None or affinity:
-        raise BadUsage("--zone and --affinity need --pod select.")
-    claim = Claim(deltas=deltas, pod=chosen, provider=_provider(given.pop("provider") or [], deltas), **given)
+    claim = Claim(deltas=deltas, **given)
     uuids = run.engine.reserve_many(run.context, [claim], expire, project_id, group=group)
     reservations = run.engine.list_reservations(run.context, reservations=uuids)
-    if claim.provider is None:
-        return Table(COLUMNS, reservations)
-    if chosen is None:
-        return Table((*COLUMNS, PROVIDER), reservations)
-    used = {
-        name: run.engine.capacity.show_provider(run.context, name)
-        for name in {str(reservation.provider) for reservation in reservations}
-    }
-    pod = Column("pod", formats.Optional, lambda reservation: used[reservation.provider].pod)
-    return Table((*COLUMNS, PROVIDER, pod), reservations)
-
-
-def _provider(names: list[str], deltas: Mapping[str, int]) -> str | dict[str, str] | None:
-    """The provider of the claim, or of each resource. Raises BadUsage."""
-    pairs = [name.partition("=") for name in names]
-    if len(names) == 1 and pairs[0][0] not in deltas:  # (a name may contain "=")
-        return names[0]
-    by_resource = {resource: name for resource, _, name in pairs}
-    if not all(name for _, _, name in pairs) or len(by_resource) < len(names):
-        raise BadUsage("Give --provider once, or as RESOURCE=PROVIDER for each resource.")
-    return by_resource or None
+    return Table(COLUMNS if claim.provider is None else (*COLUMNS, PROVIDER), reservations)
 
 
 Reserve = base.generate(
@@ -83,19 +48,9 @@ Reserve = base.generate(
             ),
             Argument(
                 "--provider",
-                action="append",
                 metavar="PROVIDER",
-                help="take capacity of this provider (a name or UUID), or of `any` one that fits; RESOURCE=PROVIDER, "
-                "repeated: of one for each resource; prints the providers",
+                help="take capacity of this provider (a name or UUID), or of `any` one that fits; prints the provider",
             ),
-            Argument(
-                "--pod",
-                metavar="POD",
-                help="with --provider any: of a provider of this pod, or of the pod that `select` finds for the "
-                "project, to which it is then bound; prints the pod",
-            ),
-            Argument("--zone", metavar="ZONE", help="with --pod select: the availability zone (default: any)"),
-            arguments.affinity("with --pod select: a tag that the pod must have; may be repeated"),
             arguments.pairs("deltas", "the amount of a resource, as in gpu=2"),
         ),
         COLUMNS,

@@ -25,22 +25,12 @@ class CapacityTest(base.CliTestCase):
         self.good("provider", "create", "pool", "--shared")
         self.good("inventory", "set", "pool", "fpga=8")
         reserve = ("reserve", "--project", "p", "gpu=1", "fpga=2")
-        both = ("--provider", "gpu=n1", "--provider", "fpga=pool")
-        expected = {"gpu": "n1", "fpga": "pool"}
-        self.assertEqual(expected, {row["resource"]: row["provider"] for row in self.good(*reserve, *both)})
-        for options, text in (
-            (("--provider", "n1", "--provider", "pool"), "RESOURCE=PROVIDER for each resource"),
-            (("--provider", "gpu=n1", "--provider", "gpu=pool"), "RESOURCE=PROVIDER for each resource"),
-            (("--provider", "gpu=n1"), "names no provider of fpga"),
-            ((*both, "--provider", "fpgas=pool"), "fpgas"),
-        ):
-            self.assertIn(text, self.refused(2, *reserve, *options))
-        self.assertIn("'gpus=n1' was not found", self.refused(1, *reserve, "--provider", "gpus=n1"))
+        self.assertIn("'n2' was not found", self.refused(1, *reserve, "--provider", "n2"))
         self.assertIn("no single provider", self.refused(1, *reserve, "--provider", "any"))
         self.good("provider", "set", "pool", "--serves", "n1")
         self.assertEqual("pool", self.good("provider", "show", "n1")["served_by"])
         rows = self.good(*reserve, "--provider", "any")
-        self.assertEqual(expected, {row["resource"]: row["provider"] for row in rows})
+        self.assertEqual({"gpu": "n1", "fpga": "pool"}, {row["resource"]: row["provider"] for row in rows})
         self.good("provider", "set", "pool", "--stop-serving", "n1")
         self.assertIn("no single provider", self.refused(1, *reserve, "--provider", "any"))
         self.assertIn("which providers it serves", self.refused(2, "provider", "set", "pool"))

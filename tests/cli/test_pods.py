@@ -64,25 +64,6 @@ class PodTest(base.CliTestCase):
         self.assertEqual("p3", self.good("pod", "select", "--project", "f", "--affinity", tags)["pod"])
         self.assertIn("given twice", self.refused(2, "pod", "select", "--project", "f", "--affinity", "a=1,a=2"))
 
-    def test_claims(self) -> None:
-        for name, zone in (("p1", "a"), ("p2", "b")):
-            self.good("pod", "create", name, "--zone", zone)
-            self.good("provider", "create", f"n-{name}", "--pod", name)
-            self.good("inventory", "set", f"n-{name}", "gpu=2")
-        reserve = ("reserve", "--project", "film", "--provider", "any")
-        (row,) = self.good(*reserve, "--pod", "select", "gpu=2")
-        self.assertEqual(["provider", "pod"], list(row)[-2:])
-        self.assertEqual(("n-p1", "p1"), (row["provider"], row["pod"]))
-        (row,) = self.good(*reserve, "--pod", "select", "--zone", "b", "gpu=1")
-        self.assertEqual("p2", row["pod"])
-        (row,) = self.good(*reserve, "--pod", "p2", "gpu=1")
-        self.assertEqual("n-p2", row["provider"])
-        self.assertIn("no pod that the project may use", self.refused(1, *reserve, "--pod", "select", "gpu=1"))
-        self.assertIn("'p9' was not found", self.refused(1, *reserve, "--pod", "p9", "gpu=1"))
-        self.assertIn("need --pod select", self.refused(2, *reserve, "--pod", "p1", "--zone", "a", "gpu=1"))
-        self.assertIn("need --pod select", self.refused(2, *reserve, "--affinity", "a=b", "gpu=1"))
-        self.assertIn("provider to ANY", self.refused(2, "reserve", "--project", "f", "--pod", "select", "gpu=1"))
-
     def test_usages(self) -> None:
         self.good("pod", "create", "p1")
         (row,) = self.good("pod", "usage", "list")
