@@ -42,10 +42,6 @@ class Rule:
     traits: tuple[str, ...]
     weights: Mapping[str, int]
 
-    def __str__(self) -> str:
-        charged = (name if weight == 1 else f"{name}={weight}" for name, weight in self.weights.items())
-        return f"{' '.join([self.resource_class, *self.traits])}: {' '.join(charged)}"
-
     def matches(self, resource_class: str, traits: Collection[str]) -> bool:
         """Whether the rule applies to an accelerator of this class with these required traits."""
         return fnmatch.fnmatchcase(resource_class, self.resource_class) and all(
@@ -99,11 +95,6 @@ class ResourceMap:
     def resources(self) -> frozenset[str]:
         """The counted resources of all rules."""
         return frozenset(resource for rule in self.rules for resource in rule.weights) & self._counted
-
-    @property
-    def rules_in_force(self) -> list[Rule]:
-        """The rules whose resources are all counted."""
-        return [rule for rule in self.rules if self._counted.issuperset(rule.weights)]
 
     def deltas(self, group: Mapping[str, str]) -> dict[str, int]:
         """The amount to charge per resource for one accelerator; {} if it is not counted. Raises ClassNotCounted.

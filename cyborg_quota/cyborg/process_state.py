@@ -74,6 +74,6 @@ def log_start(service: str) -> None:
         bind_tracker().engine.location,
         settings.limits.driver,
         resource_rules.source(settings),
-        "; ".join(str(rule) for rule in resource_map().rules_in_force) or "none",
+        "; ".join(settings.cyborg.resource_rule),
         "on" if settings.cyborg.reconcile_heal else "off",
     )
