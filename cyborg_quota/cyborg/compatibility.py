@@ -90,6 +90,7 @@ _RECORD_NAMES: Final = {
 }
 _SERVICE_NAMES: Final = {
     "cyborg.common.constants": ("CONDUCTOR_TOPIC", "FPGA"),
+    "cyborg.common.exception": ("Conflict", "Forbidden", "InvalidParameterValue", "ServiceUnavailable"),
     "cyborg.db.api": ("NULL_FILTER",),
     "cyborg.objects.arq": ("ARQ.uuid", "ARQ.project_id", "ARQ.hostname"),
     _EXTARQ: ("ExtARQ.arq", "ExtARQ.attach_handle_id", "ExtARQ.deployable_id"),
@@ -137,8 +138,6 @@ SERVICE_PARTS: Final = (
     Part(_FPGA, "FPGAExtARQ.bind", 3),
 )
 """What the conductor and the API use."""
-STATUSES: Final = {"Forbidden": 403, "Conflict": 409, "ServiceUnavailable": 503, "InvalidParameterValue": 400}
-"""{error class of Cyborg: its HTTP status}, for the errors that the integration raises."""
 
 
 def version() -> str:
@@ -212,7 +211,6 @@ def _service_problems() -> Iterator[str]:
     if importlib.util.find_spec("cyborg") is None or importlib.util.find_spec("cyborg.wsgi") is None:
         yield "cyborg.wsgi is missing"
     yield from _problems(SERVICE_PARTS)
-    yield from _status_problems()
     yield from _replacement_problems()
 
 
@@ -240,21 +238,6 @@ def _accepts(member: Any, positional: int, keywords: Iterable[str]) -> bool:
     except (TypeError, ValueError):  # ValueError: it has no signature
         return False
     return True
-
-
-def _status_problems() -> Iterator[str]:
-    from cyborg.common import exception
-
-    for name, status in STATUSES.items():
-        options = {"retry_after": 1} if status == 503 else {}
-        try:
-            made: Any = getattr(exception, name)("A sentence.", **options)
-            is_right = (made.code, str(made)) == (status, "A sentence.") and options.items() <= made.kwargs.items()
-        except Exception:
-            is_right = False
-        if not is_right:
-            arguments = "a text and retry_after" if options else "a text"
-            yield f"cyborg.common.exception.{name} cannot be made of {arguments}, or does not have HTTP status {status}"
 
 
 def _replacement_problems() -> Iterator[str]:

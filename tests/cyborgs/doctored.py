@@ -69,17 +69,12 @@ def own_name(self):
     super(ConductorAPI, self).__init__()  # noqa: F821  (as Cyborg 15 has it)
 
 
-def own_arguments(self, *, resource):
-    super(type(self), self).__init__(resource)
-
-
 def replacements():
     compatibility._refuse_first(compatibility._replacement_problems())
 
 
 def doctor():
     from cyborg.api import hooks
-    from cyborg.common import exception
     from cyborg.conductor import rpcapi
     from cyborg.objects import base
     from cyborg.objects.extarq import fpga_ext_arq
@@ -89,11 +84,6 @@ def doctor():
         changes[f"without {part.module}.{part.name}"] = missing(part.module, part.name)
         if part.positional or part.keywords:
             changes[f"other arguments of {part.module}.{part.name}"] = other_signature(part.module, part.name)
-    for name in compatibility.STATUSES:
-        kind = getattr(exception, name)
-        made = type(name, (exception.CyborgException,), {"code": kind.code, "__init__": own_arguments})
-        changes[f"other status of {name}"] = mock.patch.object(kind, "code", 418)
-        changes[f"other arguments of {name}"] = mock.patch.object(exception, name, made)
     fails = {"side_effect": AttributeError("no attribute\n'y'")}
     changes |= {
         "nothing": contextlib.nullcontext(),

@@ -109,8 +109,7 @@ def used_names() -> dict[str, set[str]]:
 
 
 def listed_names() -> set[str]:
-    names = {f"{part.module}.{part.name}" for part in compatibility.SERVICE_PARTS}
-    return names | {f"cyborg.common.exception.{name}" for name in compatibility.STATUSES}
+    return {f"{part.module}.{part.name}" for part in compatibility.SERVICE_PARTS}
 
 
 class TestListedNames(base.BaseTestCase):
