@@ -33,7 +33,7 @@ HELP: Final = """\
 Checks whether the installed cyborg_quota can run with its configuration. Run it before a service
 is started, after an upgrade, and to diagnose a problem. It writes nothing. The checks:
 
-  configuration     Does something read each option in the files and in the environment?
+  configuration     Does something read each option in the files?
   database          Do the tables have the revision of this release?
   limits            Does the limit driver answer, and does it limit anything?
   total limits      Is each of them enforced?

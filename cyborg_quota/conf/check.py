@@ -6,17 +6,13 @@ A misspelled ``[limits] drivr = database`` would leave the default driver in for
 
 from __future__ import annotations
 
-import difflib
 import glob
 import importlib.metadata
 import itertools
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from oslo_config import cfg
-
-from cyborg_quota.conf.opts import OPTIONS
 
 NAMESPACES: Final = ("cyborg_quota", "oslo.db", "oslo.limit", "oslo.log", "oslo.policy")
 """The entry points in oslo.config.opts whose options a configuration file of cyborg_quota may contain."""
@@ -33,26 +29,19 @@ _UNCHECKED: Final = (
 """Groups that are not checked: to list the options of oslo.messaging, eventlet would be imported; those of keystoneauth
 depend on the auth_type; the others belong to the middleware of the REST API, which is not installed everywhere."""
 
-_ENVIRONMENT_GROUPS: Final = sorted(OPTIONS)
-_SIMILARITY: Final = 0.8
-"""Of the name of a group to one of ours, as difflib measures it: one letter more or less, or two exchanged ones."""
-_MAX_NAMED: Final = 5
 
-
-def find(conf: cfg.ConfigOpts, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Compare the files and the environment that ``conf`` was read from with the options that exist.
+def find(conf: cfg.ConfigOpts) -> list[str]:
+    """Compare the files that ``conf`` was read from with the options that exist.
 
     The options are those of NAMESPACES, and those that are registered on ``conf`` (by a limit driver of another
     package, for example). Returns sentences without a full stop. They contain names only: a value may be a password.
     """
     known = _options()
-    problems = [
-        f"[{group}] {name} in {place} is no option{_hint(group, name, known)}"
-        for place, group, name in (*_in_files(conf), *_in_environment(environment, known))
+    return [
+        f"[{group}] {name} in {path} is no option"
+        for path, group, name in _in_files(conf)
         if not (group.startswith(_UNCHECKED) or name in known.get(group, ()) or _is_registered(conf, group, name))
     ]
-    more = [f"and {len(problems) - _MAX_NAMED} more"] if len(problems) > _MAX_NAMED else []
-    return [*problems[:_MAX_NAMED], *more]
 
 
 def _options() -> dict[str, set[str]]:
@@ -80,35 +69,11 @@ def _in_files(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str, str]]:
                 yield path, _group(section), name
 
 
-def _in_environment(environment: Mapping[str, str], known: Mapping[str, set[str]]) -> Iterator[tuple[str, str, str]]:
-    """The variables OS_GROUP__OPTION of our groups, and of groups that look like ours, as OS_LIMIT__DRIVER.
-
-    (Other programs use the prefix OS_ too.)
-    """
-    for variable in sorted(environment):
-        prefix, separator, name = variable.partition("__")
-        group = prefix.removeprefix("OS_").lower()
-        is_ours = group in _ENVIRONMENT_GROUPS or (
-            group not in known and difflib.get_close_matches(group, _ENVIRONMENT_GROUPS, 1, _SIMILARITY)
-        )
-        if separator and prefix.startswith("OS_") and is_ours:
-            names = {option.replace("-", "_").upper(): option for option in known.get(group, ())}
-            yield "the environment", group, names.get(name, name)
-
-
 def _is_registered(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
     if group == "DEFAULT":
         name = name.replace("-", "_")
         return name in conf and not isinstance(conf[name], cfg.ConfigOpts.GroupAttr)
     return group in conf and name.replace("-", "_") in conf[group]
-
-
-def _hint(group: str, name: str, known: Mapping[str, set[str]]) -> str:
-    if group not in known:
-        similar = difflib.get_close_matches(group, known, 1)
-        return f" (did you mean the group [{similar[0]}]?)" if similar else ""
-    similar = difflib.get_close_matches(name, known[group], 1)
-    return f" (did you mean {similar[0]}?)" if similar else ""
 
 
 def _group(name: str) -> str:

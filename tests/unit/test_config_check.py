@@ -24,32 +24,19 @@ class ConfigCheckTest(base.BaseTestCase):
         super().setUp()
         self.path = pathlib.Path(self.useFixture(fx.TempDir()).path, "cyborg_quota.conf")
 
-    def find(self, text: str, **environment: str) -> list[str]:
+    def find(self, text: str) -> list[str]:
         self.path.write_text(text)
-        return check.find(loading.load(cfg.ConfigOpts(), ["--config-file", str(self.path)]), environment)
+        return check.find(loading.load(cfg.ConfigOpts(), ["--config-file", str(self.path)]))
 
     def test_a_misspelled_option(self) -> None:
         for text, expected in (
-            ("[limits]\ndrivr = database", f"[limits] drivr in {self.path} is no option (did you mean driver?)"),
-            ("[limit]\ndriver = x", f"[limit] driver in {self.path} is no option (did you mean the group [limits]?)"),
+            ("[limits]\ndrivr = database", f"[limits] drivr in {self.path} is no option"),
+            ("[limit]\ndriver = x", f"[limit] driver in {self.path} is no option"),
             ("[DEFAULT]\ndatabase = x", f"[DEFAULT] database in {self.path} is no option"),
             ("[Limits]\nxyz = 1", f"[limits] xyz in {self.path} is no option"),
         ):  # fmt: skip
             found = self.find(text)
             self.assertEqual([expected], found)
-
-    def test_the_environment(self) -> None:
-        found = self.find("", OS_LIMITS__DRIVR="database", OS_LIMITS__DRIVER="database", OS_CLOUD="x", OS_AUTH__URL="x")
-        self.assertEqual(["[limits] DRIVR in the environment is no option"], found)
-        for group in ("capacity", "cyborg", "database", "limits", "metrics", "notices", "pods", "quota"):
-            found = self.find("", **{f"OS_{group.upper()}__NONSENSE": "x"})
-            self.assertEqual([f"[{group}] NONSENSE in the environment is no option"], found)
-
-    def test_a_misspelled_group_in_the_environment(self) -> None:
-        """Groups of other programs, which do not look like ours, are not reported."""
-        found = self.find("", OS_LIMIT__DRIVER="database", OS_LOG__LEVEL="x", OS_OSLO_LIMIT__URL="x", OS_SERVER__A="x")
-        hint = "(did you mean the group [limits]?)"
-        self.assertEqual([f"[limit] DRIVER in the environment is no option {hint}"], found)
 
     def test_what_other_libraries_read(self) -> None:
         text = (
@@ -67,20 +54,20 @@ class ConfigCheckTest(base.BaseTestCase):
     def test_an_option_that_a_limit_driver_registers(self) -> None:
         self.path.write_text("[limits]\nfile = limits.json")
         conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(self.path)])
-        self.assertEqual(1, len(check.find(conf, {})))
+        self.assertEqual(1, len(check.find(conf)))
         conf.register_opt(cfg.StrOpt("file"), group="limits")
-        self.assertEqual([], check.find(conf, {}))
+        self.assertEqual([], check.find(conf))
 
-    def test_no_value_is_quoted_and_many_are_counted(self) -> None:
+    def test_no_value_is_quoted(self) -> None:
         found = self.find("[quota]\n" + "".join(f"hunter{number} = hunterpassword\n" for number in range(9)))
-        self.assertEqual("and 4 more", found[-1])
+        self.assertEqual(9, len(found))
         self.assertNotIn("hunterpassword", " ".join(found))
 
     def test_a_directory_of_files(self) -> None:
         (self.path.parent / "10-limits.conf").write_text("[limits]\ndrivr = database")
         (self.path.parent / "notes.txt").write_text("[limits]\ndrovr = database")
         conf = loading.load(cfg.ConfigOpts(), ["--config-dir", str(self.path.parent)])
-        self.assertEqual(1, len(check.find(conf, {})))
+        self.assertEqual(1, len(check.find(conf)))
 
     def test_the_sample_configuration(self) -> None:
         """All its options, without the comment signs."""
@@ -96,7 +83,7 @@ class ConfigCheckTest(base.BaseTestCase):
         self.assertGreater(len(sections), 7)
         conf = cfg.ConfigOpts()
         conf([], default_config_files=[str(self.path)], default_config_dirs=[])
-        self.assertEqual([], check.find(conf, {}))
+        self.assertEqual([], check.find(conf))
 
 
 class OsloPolicyTest(base.BaseTestCase):
