@@ -27,7 +27,6 @@ _REFUSED: Final = (
 )
 ANSWERED: Final = (exception.Forbidden, exception.Conflict, exception.ServiceUnavailable)
 """The errors returned by ``translated`` that Cyborg's bind itself never raises."""
-_MADE_PLAIN: Final = (*ANSWERED, exception.InvalidParameterValue)
 
 UNAVAILABLE: Final = "The accelerator quota cannot be checked at the moment. Try again later."
 """The message that the API's caller gets for any internal error. The log has the details: hosts, URLs, users."""
@@ -85,11 +84,3 @@ def answer_refusal(error: exceptions.QuotaError) -> dispatcher.ExpectedException
     level = logging.ERROR if is_unavailable and not isinstance(error, LedgerNotCalled) else logging.INFO
     LOG.log(level, "Bind refused%s: %s", " with 503" if is_unavailable else "", error)
     return answer(refused)
-
-
-def plain(error: Exception) -> Exception:
-    """A refusal received over RPC, without the text that oslo.messaging appends. Returns other errors unchanged."""
-    kind: Any = type(error).__mro__[1]
-    if not type(error).__name__.endswith("_Remote") or kind not in _MADE_PLAIN or not error.args:
-        return error
-    return kind(error.args[0], **getattr(error, "kwargs", {}))  # type: ignore[no-any-return]

@@ -21,7 +21,7 @@ from cyborg.conductor import rpcapi  # noqa: E402
 from oslo_log import log as logging  # noqa: E402
 
 from cyborg_quota.conf import loading  # noqa: E402
-from cyborg_quota.cyborg import arq_records, errors, process_state  # noqa: E402
+from cyborg_quota.cyborg import arq_records, process_state  # noqa: E402
 
 LOG = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ CHECKED = "cyborg_quota.unbound_requests_checked"
 
 
 class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
-    """The RPC client of the conductor. It raises refusals with a message of one sentence."""
+    """The RPC client of the conductor. It sets the header Retry-After of a refusal."""
 
     def arq_create(self, context: Any, obj_extarq: Any, devprof_id: int) -> Any:
         """Create an ARQ. Cyborg calls this for each ARQ of a POST; the first call checks the limit for all of them."""
@@ -44,13 +44,10 @@ class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
         try:
             return super().arq_apply_patch(context, patch_list, valid_fields)
         except Exception as error:
-            plain = errors.plain(error)
-            seconds = getattr(plain, "kwargs", {}).get("retry_after")  # of a 503; see errors.translated
+            seconds = getattr(error, "kwargs", {}).get("retry_after")  # of a 503; see errors.translated
             if seconds is not None:
                 pecan.response.headers["Retry-After"] = str(seconds)
-            if plain is error:
-                raise
-            raise plain from None
+            raise
 
 
 def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:

@@ -68,7 +68,7 @@ class TestRefused(quota.QuotaTestCase):
         answer = self.client.bind(arqs, instance, self.rp)
         self.assertEqual(403, answer.status)
         expected = f"Quota exceeded: project {self.project_id}, resource fpga: limit 2, used 1, reserved 0, requested 2"
-        self.assertEqual(expected, answer.message)
+        self.assertEqual(expected, answer.message.rstrip())
         self.assertEqual(["Initial"] * 2, self.records.states(arqs))
         self.assertEqual({}, self.stack.nova.told_of(instance))
         self.assertEqual((1, 0), self.figures())
