@@ -10,7 +10,6 @@ import pathlib
 import pty
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 
 import fixtures as fx
