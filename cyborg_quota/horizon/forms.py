@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.utils.translation import gettext_lazy as _
 from horizon import forms, messages
 
-from cyborg_quota.horizon import client, rows, texts
+from cyborg_quota.horizon import client, rows
 from cyborg_quota.types import MAX_LIMIT, MAX_REASON_CHARS, UNLIMITED
 
 _LIMIT: Final = "limit_"
@@ -69,22 +69,15 @@ class LimitsForm(_QuotaForm):
 
     def __init__(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(request, *args, **kwargs)
-        names = {resource: f"{_LIMIT}{resource}" for resource in self.initial["limits"]}
-        if self.is_bound:  # a resource that was not in the form when it was shown has no field
-            names = {resource: name for resource, name in names.items() if name in self.data}
-        self._resources = {name: resource for resource, name in names.items()}
-        for resource, name in names.items():
+        self._resources = {f"{_LIMIT}{resource}": resource for resource in self.initial["limits"]}
+        for name, resource in self._resources.items():
             limit = self.initial["limits"][resource]
             shown = self.data.get(self.add_initial_prefix(name)) if self.is_bound else limit
             # The hidden initial value tells a change of this user from one that another user made meanwhile.
             self.fields[name] = limit_field(
-                self.label_of(resource), initial=limit, required=shown not in (None, ""), show_hidden_initial=True
+                resource, initial=limit, required=shown not in (None, ""), show_hidden_initial=True
             )
         self.order_fields([*self._resources])
-
-    def label_of(self, resource: str) -> str:
-        """The label of the field of this resource."""
-        return resource
 
     def changed_limits(self, data: dict[str, Any]) -> dict[str, int]:
         """The limits that the user changed since the form was shown."""
@@ -95,38 +88,23 @@ class LimitsForm(_QuotaForm):
         return {"quota": self.changed_limits(data), "force": data.get("force")}
 
     def clean(self) -> Any:
-        """Refuse a form without a change, and a change of a limit that does not exist any more."""
+        """Refuse a form without a change."""
         data = super().clean()
-        gone = [name for name in self.data if name.startswith(_LIMIT) and name not in self._resources]
-        if changed := [name for name in gone if self.data[name] != self.data.get(self.add_initial_prefix(name))]:
-            message = _("There is no resource %s any more. Nothing was set.")
-            raise forms.ValidationError(message % ", ".join(name.removeprefix(_LIMIT) for name in changed))
         if not self.errors and not self.changed_limits(data):
             raise forms.ValidationError(_("No limit was changed."))
         return data
 
 
 class SetLimitsForm(LimitsForm):
-    """Sets limits of a project. ``in_effect``: the limits that apply now, with its overrides."""
+    """Sets limits of a project."""
 
     done = _("The limits were set.")
     force = forms.BooleanField(label=_("Force: permit limits below what the project holds"), required=False)
 
     @staticmethod
     def load(api: client.QuotaClient, ids: dict[str, str]) -> dict[str, Any]:
-        """The present limits, without and with overrides."""
-        return {
-            "limits": api.limits_without_overrides(ids["project_id"]),
-            "in_effect": api.quota(client.PROJECT, ids),
-        }
-
-    def label_of(self, resource: str) -> str:
-        """The resource, with an override that applies in the place of the limit."""
-        limit = self.initial["in_effect"].get(resource)
-        if limit == self.initial["limits"][resource]:
-            return resource
-        text = _("%(resource)s (an override is in effect: %(limit)s)")
-        return str(text % {"resource": resource, "limit": texts.limit(limit)})
+        """The limits that apply without overrides."""
+        return {"limits": api.limits_without_overrides(ids["project_id"])}
 
 
 class UnsetLimitsForm(_QuotaForm):

@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-from django.core.cache import cache
 from django.utils.translation import gettext_lazy as _
 from horizon import tabs
 from horizon.utils import functions
 
 from cyborg_quota.horizon import client, rows, tables
-
-CONFIGURED_SECONDS: Final = 300
-"""How long Horizon remembers that an optional tab has rows. It asks each time if there are none."""
 
 
 class _Tab(tabs.TableTab):
@@ -62,14 +58,8 @@ class _Tab(tabs.TableTab):
         return self._has_more
 
     def allowed(self, request: Any) -> bool:
-        """Whether there is anything to show, in the region of the user."""
-        key = f"cyborg_quota_has_{self.slug}_{request.user.services_region}"
-        if not self.is_optional or cache.get(key):
-            return True
-        has_rows = bool(client.attempt(request, lambda: self.read(limit=1), None))
-        if has_rows:
-            cache.set(key, True, CONFIGURED_SECONDS)
-        return has_rows
+        """Whether there is anything to show."""
+        return not self.is_optional or bool(client.attempt(request, lambda: self.read(limit=1), None))
 
 
 def _tab(table: Any, path: str, base: type[_Tab] = _Tab, **options: Any) -> Any:

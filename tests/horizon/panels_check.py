@@ -43,7 +43,7 @@ class TestLimits(unittest.TestCase):
             data |= {f"limit_{resource}": changes.get(resource, shown), f"initial-limit_{resource}": shown}
         query = QueryDict(mutable=True)
         query.update(data)
-        initial = {"ids": {"project_id": "p"}, "limits": now, "in_effect": now}
+        initial = {"ids": {"project_id": "p"}, "limits": now}
         return kind(REQUESTS.post("/x"), query, initial=initial)
 
     def changed(self, kind: Any, now: dict[str, int | None], **changes: str) -> dict[str, int]:
@@ -57,29 +57,15 @@ class TestLimits(unittest.TestCase):
             for now in ({"fpga": 2, "fpga.U250": None, "gpu": None}, {"a": 1, "fpga": 2, "gpu": 20}):
                 self.assertEqual({"gpu": 22}, self.changed(kind, now, gpu="22"))
 
-    def test_a_resource_that_disappears(self) -> None:
-        """Its change is refused, and so is a form without any change."""
-        self.assertEqual({"gpu": 22}, self.changed(forms.SetLimitsForm, {"gpu": 20}, gpu="22"))
-        gone = "There is no resource gpu any more. Nothing was set."
-        for now, changes, words in (
-            ({"fpga": 2}, {"gpu": "22"}, gone),
-            ({"fpga": 3, "gpu": None}, {}, "No limit was changed."),
-        ):
-            form = self.send(forms.SetLimitsForm, now, **changes)
-            self.assertFalse(form.is_valid())
-            self.assertIn(words, str(form.errors))
+    def test_no_change(self) -> None:
+        form = self.send(forms.SetLimitsForm, {"fpga": 3, "gpu": None})
+        self.assertFalse(form.is_valid())
+        self.assertIn("No limit was changed.", str(form.errors))
 
     def test_an_empty_limit(self) -> None:
         form = self.send(forms.SetLimitsForm, {"fpga": 2, "gpu": 20}, gpu="")
         self.assertFalse(form.is_valid())
         self.assertEqual(["limit_gpu"], list(form.errors))
-
-    def test_an_override_is_named(self) -> None:
-        initial = {"ids": {"project_id": "p"}, "limits": {"fpga": 2, "gpu": 20}, "in_effect": {"fpga": 2, "gpu": 25}}
-        text = str(forms.SetLimitsForm(REQUESTS.get("/x"), initial=initial))
-        self.assertEqual(1, text.count("override is in effect"))
-        self.assertIn("gpu (an override is in effect: 25)", text)
-        self.assertRegex(text, r'name="limit_gpu"[^>]* value="20"|value="20"[^>]* name="limit_gpu"')
 
 
 class TestBars(unittest.TestCase):
