@@ -202,7 +202,6 @@ class TestSeveralClasses(quota.QuotaTestCase):
             self.engine.release(ledger_base.ADMIN, project_id=self.project_id, consumer=arq)
         self.assertEqual(0, self.reconcile("--heal").status)
         self.assertEqual([(0, 0), (2, 0)], [self.figures(name) for name in ("fpga", "pgpu")])
-        self.assert_agree()
 
 
 class TestErrors(quota.QuotaTestCase):
