@@ -20,6 +20,7 @@ from osc_lib.command import command
 from cyborg_quota.osc.client import QuotaClient, project_id, quoted
 from cyborg_quota.surface import arguments, formats, paging
 from cyborg_quota.surface.operations import (
+    Column,
     OneOf,
     Operation,
     Route,
@@ -91,8 +92,8 @@ def remote(operation: Operation) -> Any:
     assert route is not None
     shown = operation.columns and [
         column._replace(
-            cell=_cell(column.cell),
-            value=operator.methodcaller("get", column.member),
+            cell=_cell(column),
+            value=_action if column.member == "action" else operator.methodcaller("get", column.member),
             title=_title(column.name),
         )
         for column in operation.columns
@@ -112,10 +113,16 @@ def _title(name: str) -> str:
     return re.sub(r"\b(Id|Uuid)\b", lambda match: match[0].upper(), name.replace("_", " ").title())
 
 
-def _cell(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _action(row: Mapping[str, Any]) -> str:
+    """What was done, as the host shows it: with the operation that did it."""
+    return f"{row['action']} ({row['operation']})" if row.get("operation") else str(row["action"])
+
+
+def _cell(column: Column) -> Any:
     """A value as the command line of the host shows it: tags as it takes them, and the number of parts."""
-    texts: dict[type, Callable[[Any], Any]] = {list: len, dict: arguments.tags_text}
-    return lambda value: texts.get(type(value), of)(value)
+    if column.schema is arguments.TAGS:
+        return arguments.tags_text
+    return lambda value: len(value) if isinstance(value, list) else column.cell and column.cell(value)
 
 
 def _call(operation: Operation, route: Route, run: Run, **given: Any) -> Any:
@@ -129,19 +136,35 @@ def _call(operation: Operation, route: Route, run: Run, **given: Any) -> Any:
     several = [given.pop(name) if isinstance(given[name], list) else [given.pop(name)] for name in in_path]
     limit = given.pop("limit", None)
     query, body = _request(operation, route, given)
-    answer, failures = None, []
+    calls = {}
     for values in itertools.product(*several):
         path = route.path.format(**{name: quoted(value) for name, value in zip(in_path, values, strict=True)})
         path = path.removeprefix("/v2")
         if operation.is_list and route.method == "GET" and route.member is not None:
             return client.pages(route.member, path, limit, **query)
+        calls[" ".join(map(str, values))] = functools.partial(client.call, route.method, path, body, **query)
+    answer = each(calls)
+    return answer and route.member and answer[route.member]
+
+
+def each(calls: Mapping[str, Callable[[], Any]]) -> Any:
+    """Make all of these calls, by the names of what they are about. Returns the answer of the last one.
+
+    Raises CommandError, with what was done, if one of them fails.
+    """
+    answer, done, failures = None, [], []
+    for name, call in calls.items():
         try:
-            answer = client.call(route.method, path, body, **query)
+            answer = call()
+            done.append(name)
         except exceptions.CommandError as error:
             failures.append(str(error))
+    text = " ".join(failures)
+    if failures and done:
+        text = f"Done: {', '.join(done)}. Not done: {text.replace(' Nothing was changed.', '')}"
     if failures:
-        raise exceptions.CommandError(" ".join(failures))
-    return answer and route.member and answer[route.member]
+        raise exceptions.CommandError(text)
+    return answer
 
 
 def _request(operation: Operation, route: Route, given: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -152,8 +175,7 @@ def _request(operation: Operation, route: Route, given: Mapping[str, Any]) -> tu
         if argument.rest and argument.name in given and given[argument.name] not in (None, argument.default)
     }
     if route.method in ("GET", "DELETE"):
-        tags = arguments.tags_text
-        return {name: tags(value) if isinstance(value, Mapping) else value for name, value in values.items()}, None
+        return {name: _in_query(value) for name, value in values.items()}, None
     for argument in operation.arguments:  # one of them must be given: null is a value
         if isinstance(argument, OneOf) and argument.required:
             values.setdefault(argument.arguments[0].rest, None)
@@ -172,4 +194,10 @@ def _json(value: Any) -> Any:
         value = datetime.datetime.now(datetime.timezone.utc) - value
     if isinstance(value, datetime.date):
         return value.isoformat()
+    return value
+
+
+def _in_query(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return arguments.tags_text(value)
     return paging.in_one_word(value) if isinstance(value, list) else value

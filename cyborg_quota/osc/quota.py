@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from osc_lib import exceptions
 
-from cyborg_quota.osc.base import Run, generate, remote
+from cyborg_quota.osc.base import Run, each, generate, remote
 from cyborg_quota.osc.client import OWN_PROJECT, PROJECT, quoted
 from cyborg_quota.surface import arguments, formats, table
 from cyborg_quota.surface.operations import Argument, Column, Columns, OneOf, Operation, Table, entries, sentences
@@ -350,8 +350,10 @@ def _unset(
 ) -> None:
     path = _path(run, project, project_domain, pod, **scope)
     if scope["total"]:
-        for name in resource:
-            run.client.call("DELETE", f"{path}/{quoted(name)}", reason=reason)
+        if missing := ", ".join(sorted(set(resource) - dict(run.client.pages("quota", path)).keys())):
+            raise exceptions.CommandError(f"There is no total limit for {missing}. Nothing was changed.")
+        delete = functools.partial(run.client.call, "DELETE", reason=reason)
+        each({name: functools.partial(delete, f"{path}/{quoted(name)}") for name in resource})
         return
     run.client.call("PUT", path, _given(quota=dict.fromkeys(resource), reason=reason, pod=pod))
 

@@ -156,6 +156,47 @@ class TestCommands(OscTestCase):
             "Project ID", self.run_as(server.ADMIN, quota.CheckQuota, "gpu=99", "higgs", "-f", "csv")[0][1:11]
         )
 
+    def test_lists_in_a_body(self) -> None:
+        """They were sent as the text of a marker."""
+        for name in ("pool", "n1", "n2"):
+            self.run_command(quota.provider_create, name, *(("--shared",) if name == "pool" else ()))
+        self.run_command(quota.provider_set, "pool", "--serves", "n1", "--serves", "n2")
+        served = lambda: [one.served_by for one in self.engine.capacity.list_providers(base.ADMIN)]  # noqa: E731
+        self.assertEqual(["pool", "pool", None], served())
+        self.run_command(quota.provider_set, "pool", "--stop-serving", "n1", "--stop-serving", "n2")
+        self.assertEqual([None, None, None], served())
+
+    def test_totals_that_are_not_set(self) -> None:
+        """The others were removed, and the error said that nothing was changed."""
+        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 50})
+        words = ("--total", "--resource", "gpu", "--resource", "fpga")
+        error = self.assertRaises(exceptions.CommandError, self.run_command, quota.UnsetQuota, *words)
+        self.assertEqual("There is no total limit for fpga. Nothing was changed.", str(error))
+        self.assertEqual(["gpu"], [total.resource for total in self.engine.limits.list_total_limits(base.ADMIN)])
+        self.run_command(quota.UnsetQuota, *words[:3])
+        self.assertEqual([], self.engine.limits.list_total_limits(base.ADMIN))
+
+    def test_what_was_done_before_an_error(self) -> None:
+        """It said that nothing was changed."""
+        until = datetime.datetime(2999, 1, 1, tzinfo=datetime.timezone.utc)
+        [made] = self.engine.limits.set_overrides(base.ADMIN, {"gpu": 9}, "higgs", until)
+        words = (made.id, "999-0", "--project", "higgs")
+        error = str(self.assertRaises(exceptions.CommandError, self.run_command, quota.override_delete, *words))
+        self.assertTrue(error.startswith(f"Done: higgs {made.id}. Not done: "), error)
+        self.assertIn("999-0", error)
+        self.assertNotIn("Nothing was changed", error)
+        error = str(self.assertRaises(exceptions.CommandError, self.run_command, quota.override_delete, *words))
+        self.assertNotIn("Done", error)
+
+    def test_the_history_as_json(self) -> None:
+        """What a budget has was shown as tags, and the action without the operation."""
+        self.run_command(quota.budget_set, "--hours", "gpu=50", "higgs")
+        document = {"projects": [{"id": "physics", "children": [{"id": "higgs", "limits": {"gpu": 17}}]}]}
+        self.engine.limits.import_limits(base.ADMIN, document)
+        rows, _status = self.run_command(quota.history_list, "--project", "higgs")
+        self.assertEqual(["set limit (import)", "set budget"], [row["Action"] for row in rows[:2]])
+        self.assertEqual(50, rows[1]["After"]["hours"])
+
     def test_an_amount_that_is_given_twice(self) -> None:
         """Neither of the two is checked silently."""
         for kind, words in (
