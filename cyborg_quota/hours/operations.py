@@ -218,7 +218,7 @@ OPERATIONS: Final = (
         """,
         "cyborg-quota budget list --above 80",
         lambda caller, after, **given: caller.engine.hours.list_budgets(
-            caller.elevated, after=after and (*(paging.position(after) or ()),), **given
+            caller.elevated, after=paging.position(after, None), **given
         ),
         (
             Argument(

@@ -82,6 +82,18 @@ class TestWhoMay(BudgetTestCase):
         self.assertEqual(["higgs"], [one["project_id"] for one in following["budgets"]])
         self.assertNotIn("budgets_links", following)
 
+    def test_pages_with_a_project_that_is_called_as_the_defaults(self) -> None:
+        """The list never ended."""
+        for name in ("(default)", "zeta"):
+            self.hours.set_budget(base.ADMIN, {"gpu": 10}, name)
+        projects = [row["project_id"] for row in self.ask("/v2/quota_budgets")["budgets"]]
+        page, found = self.ask("/v2/quota_budgets?limit=1"), []
+        for _ in projects:
+            found.append(page["budgets"][0]["project_id"])
+            if "budgets_links" in page:
+                page = self.ask(page["budgets_links"][0]["href"])
+        self.assertEqual((projects, 2), (found, len(found)))
+
 
 class TestRefusals(BudgetTestCase):
     def setUp(self) -> None:
