@@ -145,7 +145,7 @@ class QuotaEngine(Queries):
         name = resource if isinstance(resource, str) else getattr(resource, "name", resource)
         texts = {field: getattr(resource, field, None) for field in ("description", "unit")}
         described = {field: validation.optional_name(field, text) for field, text in texts.items()}
-        self._resources.register(Resource(validation.check_name("resource", name), **described))
+        self._resources.register(Resource(validation.new_name("resource", name), **described))
 
     def register_resources(self, resources: Iterable[Any]) -> None:
         """Register several resources."""

@@ -46,7 +46,7 @@ class Resources(dict[str, Resource]):
     """
 
     def __init__(self, driver: DbQuotaDriver, configured: Iterable[str]) -> None:
-        super().__init__((validation.check_name("resource", name), Resource(name)) for name in configured)
+        super().__init__((validation.new_name("resource", name), Resource(name)) for name in configured)
         self._driver = driver
         self._read_at = -math.inf
 

@@ -386,9 +386,17 @@ MAX_POD_CHARS: Final = 100
 """The longest name of a new pod."""
 
 
+def new_name(field: str, name: object) -> str:
+    """The name of a new pod or resource, which is one segment of a URL. Raises InvalidName."""
+    checked = check_name(field, name)
+    if "/" in checked:
+        raise exceptions.InvalidName(field, checked, "it must not contain a slash")
+    return checked
+
+
 def pod_name(name: object) -> str:
     """The name of a new pod. Raises InvalidName, also for a name with which a claim selects the pod of its project."""
-    checked = check_name("pod", name)
+    checked = new_name("pod", name)
     if len(checked) > MAX_POD_CHARS:
         raise exceptions.InvalidName("pod", checked, f"it has {len(checked)} characters, at most {MAX_POD_CHARS} fit")
     if checked.lower() == SELECT_TEXT:
