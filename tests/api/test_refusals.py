@@ -147,6 +147,9 @@ class TestConflicts(RefusalTestCase):
             ("POST", "quota_preview", {"quota": {"gpu": 1}, "pod": "p1"}),
             ("POST", "quota_preview", {"quota": {"gpu": 1}, "pod": "p1", "project_id": "higgs", "until": "2999-01-01"}),
             ("POST", "quota_preview", {"quota": {"gpu": 1}, "until": "2999-01-01"}),
+            ("POST", "quota_preview", {"quota": {"gpu": 1}, "project_id": "higgs", "start": "2999-01-01"}),
+            ("POST", "quota_pods", {"name": "az1/p"}),
+            ("POST", "quota_resources", {"name": "a/b"}),
         ):
             self.assertEqual((400, "bad_request"), self.answer(method, path, body), body)
 

@@ -122,6 +122,8 @@ def kept(record: Any, *names: str) -> Json:
 def preview(call: Call) -> Json:
     """POST /v2/quota_preview"""
     body = call.body
+    if "start" in body and "until" not in body:
+        raise Refused(400, "start needs until.")
     span = (parse_time("start", body), parse_time("until", body)) if "until" in body else None
     flags = {name: body.get(name, False) for name in ("total", "force")}
     changes, refusal = operations.preview(call, body["quota"], body.get("project_id"), body.get("pod"), span, **flags)
