@@ -29,7 +29,7 @@ from oslo_log import log as logging
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.cli import notifications
-from cyborg_quota.cli.errors import DONE, REFUSED, run_program
+from cyborg_quota.cli.errors import DONE, REFUSED, open_streams, run_program
 from cyborg_quota.conf import loading, resource_rules
 from cyborg_quota.cyborg import cyborg_host
 from cyborg_quota.cyborg.repair import Repair
@@ -270,7 +270,7 @@ def _serve(conf: cfg.ConfigOpts) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the service, or its jobs once; returns the exit status."""
-    errors.open_streams()
+    open_streams()
     return run_program(PROG, lambda: _run(sys.argv[1:] if argv is None else argv))
 
 

@@ -20,7 +20,7 @@ from oslo_upgradecheck import upgradecheck
 import cyborg_quota
 from cyborg_quota import exceptions, validation
 from cyborg_quota.cli.db import open_database
-from cyborg_quota.cli.errors import run_program
+from cyborg_quota.cli.errors import open_streams, run_program
 from cyborg_quota.cli.reconcile import wait
 from cyborg_quota.conf import loading
 
@@ -188,7 +188,7 @@ def _add_command(conf: Any, checks: Checks) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the checks; returns the exit status."""
-    errors.open_streams()
+    open_streams()
     logging.getLogger().addHandler(logging.NullHandler())  # do not print the log lines of libraries beside the table
     return run_program(PROG, lambda: _run(sys.argv[1:] if argv is None else argv), has_debug=False)
 
