@@ -41,7 +41,7 @@ PREVIEW: Final = "cyborg_quota:limit:preview"
 REPORT: Final = "cyborg_quota:usage:report"
 DEFAULTS: Final = "cyborg_quota:default:set"
 TOTALS: Final = "cyborg_quota:total:set"
-PLACE: Final = "cyborg_quota:project:place"
+SET_PARENT: Final = "cyborg_quota:project:set_parent"
 ADD_CHILD: Final = "cyborg_quota:project:add_child"
 RESERVATIONS: Final = "cyborg_quota:reservation:list"
 ALL_RESERVATIONS: Final = "cyborg_quota:reservation:list_all"
@@ -108,7 +108,7 @@ _CALLS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
             ("DELETE", "/v2/quota_totals/{resource}"),
         ),
     ),
-    PLACE: (
+    SET_PARENT: (
         f"rule:{ADMIN}",
         "Add a project to the tree, move it, or remove it.",
         (("PUT", f"{_PROJECT}/tree"), ("DELETE", f"{_PROJECT}/tree")),

@@ -487,9 +487,14 @@ def check_resource_name(resource: object) -> str:
     return resource
 
 
-def integer(value: object, least: int, most: int | None, rule: str) -> int:
+def integer(value: object, minimum: int, maximum: int | None, rule: str) -> int:
     """The value. Raises InvalidRequest, which states the rule and names the value, unless it is in this range."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value < minimum
+        or (maximum is not None and value > maximum)
+    ):
         raise exceptions.InvalidRequest(f"{rule}, not {safe_repr(value)}.")
     return int(value)
 

@@ -123,7 +123,7 @@ class Call:
     def page(
         self,
         name: str,
-        found: Sequence[Item],
+        items: Sequence[Item],
         render_item: Callable[[Item], Json],
         marker: Callable[[Item], str],
         *,
@@ -131,11 +131,11 @@ class Call:
     ) -> Json:
         """A page of a list.
 
-        ``found`` has one more for a next page, or ``following`` is the marker of the next page.
+        ``items`` has one more for a next page, or ``following`` is the marker of the next page.
         """
-        items = found[: self.limit]
-        answer: Json = {name: [render_item(item) for item in items]}
-        following = marker(items[-1]) if len(found) > len(items) else following
+        page = items[: self.limit]
+        answer: Json = {name: [render_item(item) for item in page]}
+        following = marker(page[-1]) if len(items) > len(page) else following
         if following is not None:
             query = {**self.query, "limit": self.limit, "marker": following}
             answer[f"{name}_links"] = [{"rel": "next", "href": f"{self.url}?{urllib.parse.urlencode(query)}"}]

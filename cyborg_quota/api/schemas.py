@@ -293,7 +293,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         optional=("parent_id",),
     ),
     "Tree": list_of("tree", ref("Node")),
-    "Place": object_of(
+    "Parent": object_of(
         {
             "parent_id": described(nullable(NAME), "The new parent; null: none, it becomes a root."),
             "force": _FORCE_PROJECT,

@@ -107,11 +107,11 @@ class CapacityEnforcer(Enforcer):
         if ids is not None and locations is not None:
             _choose_named(named, ids, locations)
         elif named:
-            self._database.read(lambda connection: self.place_named(connection, named))
+            self._database.read(lambda connection: self.choose_named(connection, named))
         if anywhere := _anywhere(pending):
             self._database.read(lambda connection: self.choose_providers(connection, anywhere, pending))
 
-    def place_named(self, connection: Connection, named: Sequence[PendingClaim]) -> None:
+    def choose_named(self, connection: Connection, named: Sequence[PendingClaim]) -> None:
         """Read the providers and the inventories that claims name. Raises ProviderNotFound."""
         providers = find_providers(self._database, connection, _names(named))
         ids = {name: stored.id for name, stored in providers.items()}
@@ -135,7 +135,7 @@ class CapacityEnforcer(Enforcer):
         tried = {provider_id for item in claims for provider_id in item.tried}
         for avoided in (tried, set[int]()) if tried else (tried,):
             taken = Taken(pending)
-            if all(self._place_equal(connection, group, taken, avoided, pod) for group in groups.values()):
+            if all(self._choose_equal(connection, group, taken, avoided, pod) for group in groups.values()):
                 for item in () if avoided else claims:
                     item.tried.clear()
                 return True
@@ -143,7 +143,7 @@ class CapacityEnforcer(Enforcer):
                 item.choose({}, {})
         return False
 
-    def _place_equal(
+    def _choose_equal(
         self,
         connection: Connection,
         claims: Sequence[PendingClaim],
@@ -151,17 +151,17 @@ class CapacityEnforcer(Enforcer):
         tried: Collection[int],
         pod: str | None,
     ) -> bool:
-        """Place claims of equal amounts: each takes the best provider that is left. False: not all of them fit.
+        """Choose providers for claims of equal amounts: each takes the best that is left. False: not all of them fit.
 
         Claims that fit at no single provider take from a provider and from the shared pool that serves it.
         """
         waiting = list(reversed(claims))
-        self._place_beside(connection, waiting, taken, tried, pod=pod)
+        self._choose_beside(connection, waiting, taken, tried, pod=pod)
         for share in tables.find_shares(connection, claims[0].claim.deltas, pod) if waiting else ():
-            self._place_beside(connection, waiting, taken, tried, pod=pod, share=share)
+            self._choose_beside(connection, waiting, taken, tried, pod=pod, share=share)
         return not waiting
 
-    def _place_beside(
+    def _choose_beside(
         self,
         connection: Connection,
         waiting: list[PendingClaim],
@@ -171,7 +171,7 @@ class CapacityEnforcer(Enforcer):
         pod: str | None,
         share: Candidate | None = None,
     ) -> None:
-        """Place as many claims as fit, the last one first, and remove them. ``share``: what they take from a pool."""
+        """Choose for as many claims as fit, the last one first; remove them. ``share``: what they take from a pool."""
         limit = _CANDIDATES + len(waiting) + len(tried)
         while waiting:
             amounts, avoided = waiting[-1].claim.deltas, taken.full_pods(waiting[-1])
@@ -300,7 +300,7 @@ class CapacityEnforcer(Enforcer):
             if not overs and (anywhere := _anywhere(pending)) and self._database.is_galera(connection):
                 self.choose_providers(connection, anywhere, pending)
             if not overs and named:  # (the next attempt uses what is read here)
-                self.place_named(connection, named)
+                self.choose_named(connection, named)
             return overs
 
         overs = self._database.read_synced(work)

@@ -15,7 +15,7 @@ from cyborg_quota.surface.operations import Argument, Operation, cells
 from cyborg_quota.validation import MAX_EXPIRE_SECONDS
 
 _DAY: Final = 86400
-_days: Final = functools.partial(arguments.integer, least=0, most=MAX_EXPIRE_SECONDS // _DAY)
+_days: Final = functools.partial(arguments.integer, minimum=0, maximum=MAX_EXPIRE_SECONDS // _DAY)
 
 
 @contextmanager

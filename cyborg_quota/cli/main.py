@@ -154,8 +154,8 @@ class Shell(app.App):
         manager = commandmanager.CommandManager("")
         for words, operation in table.operations().items():
             manager.add_command(words, base.generate(operation))
-        for words, place in _ON_HOST.items():  # (loaded when they are called)
-            manager.commands[words] = metadata.EntryPoint(words, f"cyborg_quota.cli.{place}", "cyborg_quota.cli")
+        for words, attribute in _ON_HOST.items():  # (loaded when they are called)
+            manager.commands[words] = metadata.EntryPoint(words, f"cyborg_quota.cli.{attribute}", "cyborg_quota.cli")
         super().__init__(
             description=DESCRIPTION,
             version=cyborg_quota.__version__,

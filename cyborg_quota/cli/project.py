@@ -63,9 +63,9 @@ def _orphans(run: base.Run, after: list[str] | None, resource: str | None) -> It
     with base.progress_bar(None, "projects") as progress:
         while True:
             # (In the order of the pages, which is that of the database.)
-            places = {name: place for place, name in enumerate(holders)}
-            found = limits.list_holdings(run.context, directory.unknown(holders))
-            for holding in sorted(found, key=lambda holding: places[holding.key.project_id]):
+            position = {name: index for index, name in enumerate(holders)}
+            holdings = limits.list_holdings(run.context, directory.unknown(holders))
+            for holding in sorted(holdings, key=lambda holding: position[holding.key.project_id]):
                 is_after = last is None or holding.key.project_id != project_id or holding.key > last
                 if is_after and resource in (None, holding.key.resource):
                     yield holding

@@ -537,17 +537,17 @@ Delete = base.generate(
 
 
 def _check(
-    run: base.Run, project_id: str | None, deltas: dict[str, int], how_many: dict[str, int] | None, **place: Any
+    run: base.Run, project_id: str | None, deltas: dict[str, int], how_many: dict[str, int] | None, **where: Any
 ) -> Table:
     if project_id is None:
         raise BadUsage("Name a project.")
     if bool(deltas) == (how_many is not None):
         raise BadUsage("Give either amounts, as in gpu=2, or --how-many.")
     if how_many is not None:
-        return Table(HOW_MANY_COLUMNS, [_how_many(run, how_many, project_id, **place)])
-    if place["provider"] is not None:
+        return Table(HOW_MANY_COLUMNS, [_how_many(run, how_many, project_id, **where)])
+    if where["provider"] is not None:
         raise BadUsage("--provider needs --how-many.")
-    violations = run.engine.check(run.context, deltas, project_id, pod=place["pod"])
+    violations = run.engine.check(run.context, deltas, project_id, pod=where["pod"])
     run.status = REFUSED if violations else run.status
     return Table(OVER_COLUMNS, sentences(run, violations, lambda over: printable(str(over))))
 

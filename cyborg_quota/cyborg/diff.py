@@ -123,14 +123,14 @@ def compare(
     resources: Collection[str],
     source: str | None,
     *,
-    most: int,
+    maximum: int,
 ) -> Report:
     """The differences. ``observations`` has one for each ARQ, and is sorted by ARQ. Pure.
 
     ARQs whose bind or delete is in progress are skipped, unless they are bound already. For a bound ARQ, all charges
     are compared, including those of a resource rule that was removed. A consumer that is not bound may not be an ARQ:
     of its charges, only those of ``resources``, with ``source`` or without a source, are compared. The report has at
-    most ``most`` differences that can be repaired, and as many that cannot; it counts the others.
+    most ``maximum`` differences that can be repaired, and as many that cannot; it counts the others.
     """
     differences: list[Difference] = []
     counts = {True: 0, False: 0}
@@ -159,9 +159,9 @@ def compare(
             difference = Difference(problem, seen.arq, charges, seen.attached, is_own, seen.record is None)
             missing += difference.is_own and difference.is_missing
             counts[is_own] += 1
-            if counts[is_own] <= most:
+            if counts[is_own] <= maximum:
                 differences.append(difference)
-    omitted_own, omitted_others = (max(count - most, 0) for count in counts.values())
+    omitted_own, omitted_others = (max(count - maximum, 0) for count in counts.values())
     return Report(compared, differences, charged, own, missing, not records, omitted_own, omitted_others, unclaimed)
 
 

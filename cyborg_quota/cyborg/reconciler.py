@@ -133,7 +133,7 @@ class Reconciler:
         return report
 
     def _compare(self, observed: Iterable[Observation]) -> Report:
-        return compare(observed, self.resources, self.source, most=_MAX_DIFFERENCES)
+        return compare(observed, self.resources, self.source, maximum=_MAX_DIFFERENCES)
 
     def claim_source(self, replaced: str | None = None) -> int:
         """Set the source of live charges whose source is ``replaced`` and that are of an ARQ; returns how many.

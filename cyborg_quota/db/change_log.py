@@ -87,8 +87,8 @@ def has(connection: sa.Connection, recorded: RecordedChanges) -> bool:
     (Another transaction may have got the generation of one that was rolled back.)
     """
     query = sa.select(*(_column[name] for name in _COMPARED)).where(_column.generation == recorded.generation)
-    found = connection.execute(query.order_by(_column.ordinal)).mappings()
-    return [dict(row) for row in found] == [{name: row[name] for name in _COMPARED} for row in _rows(recorded)]
+    rows = connection.execute(query.order_by(_column.ordinal)).mappings()
+    return [dict(row) for row in rows] == [{name: row[name] for name in _COMPARED} for row in _rows(recorded)]
 
 
 def _rows(recorded: RecordedChanges) -> list[dict[str, Any]]:

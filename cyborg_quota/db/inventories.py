@@ -128,7 +128,7 @@ def give_back(connection: sa.Connection, amounts: Mapping[InventoryKey, int]) ->
         _GIVE_BACK(connection, {"b_inventory": inventory_id, "b_total": amounts[key]})
 
 
-_PLACES: Final = ListStatement(
+_LOCATIONS: Final = ListStatement(
     lambda size: (
         sa.select(_row.id, _row.provider_id, _row.resource, _provider.pod)
         .select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
@@ -140,7 +140,7 @@ _PLACES: Final = ListStatement(
 def locations_of(connection: sa.Connection, keys: Iterable[InventoryKey]) -> dict[InventoryKey, InventoryLocation]:
     """Those of these inventories that exist."""
     wanted = set(keys)
-    rows = _PLACES.rows(connection, sorted({key.provider_id for key in wanted}), {})
+    rows = _LOCATIONS.rows(connection, sorted({key.provider_id for key in wanted}), {})
     locations = {InventoryKey(row.provider_id, row.resource): InventoryLocation(row.id, row.pod) for row in rows}
     return {key: location for key, location in locations.items() if key in wanted}
 

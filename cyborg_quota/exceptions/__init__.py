@@ -29,10 +29,10 @@ MAX_VIOLATIONS: Final = 20
 """The maximum number of violations that a message names. A call may have thousands; ``overs`` has all of them."""
 
 
-def listed(items: Collection[object], most: int) -> str:
-    """The first ``most`` items, and the number of the others: "a; b; and 3 more"."""
-    texts = [str(item) for item in itertools.islice(items, most)]
-    more = [f"and {len(items) - most} more"] if len(items) > most else []
+def listed(items: Collection[object], maximum: int) -> str:
+    """The first ``maximum`` items, and the number of the others: "a; b; and 3 more"."""
+    texts = [str(item) for item in itertools.islice(items, maximum)]
+    more = [f"and {len(items) - maximum} more"] if len(items) > maximum else []
     return "; ".join(texts + more)
 
 
@@ -406,14 +406,14 @@ class LimitRefused(QuotaError, conflict="limit_refused"):
 class TooManyOverrides(
     QuotaError,
     conflict="too_many_overrides",
-    text="Project {project_id!r} would have more than {most} overrides of {resource!r} that have not ended. Cancel "
+    text="Project {project_id!r} would have more than {maximum} overrides of {resource!r} that have not ended. Cancel "
     "some, or wait until they end. Nothing was changed.",
 ):
     """The maximum number of overrides of one limit is reached."""
 
     project_id: str
     resource: str
-    most: int
+    maximum: int
 
 
 @dataclasses.dataclass(eq=False, repr=False)

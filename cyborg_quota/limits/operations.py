@@ -39,7 +39,7 @@ from cyborg_quota.types import (
 _QUOTA: Final = "/v2/quotas/{project_id}"
 
 
-def place(caller: Any, project_id: str, parent_id: str | None, reason: str | None) -> None:
+def set_parent(caller: Any, project_id: str, parent_id: str | None, reason: str | None) -> None:
     """Add a project to the tree, or move it with all that is below it."""
     limits = caller.engine.limits
     try:
@@ -401,7 +401,7 @@ OPERATIONS: Final = (
         or one of its descendants.
         """,
         "cyborg-quota project set higgs --parent physics",
-        place,
+        set_parent,
         (
             *arguments.PROJECT,
             arguments.FORCE_PROJECT,
@@ -420,7 +420,7 @@ OPERATIONS: Final = (
             arguments.REASON,
         ),
         words="project set",
-        route=Route("PUT", f"{_QUOTA}/tree", policy.PLACE),
+        route=Route("PUT", f"{_QUOTA}/tree", policy.SET_PARENT),
     ),
     Operation(
         "Remove a project that has no usage and no children, together with its limits.",
@@ -428,7 +428,7 @@ OPERATIONS: Final = (
         lambda caller, **given: caller.engine.limits.remove_project(caller.elevated, **given),
         (*arguments.PROJECT, arguments.REASON),
         words="project delete",
-        route=Route("DELETE", f"{_QUOTA}/tree", policy.PLACE, status=204, errors=(409,)),
+        route=Route("DELETE", f"{_QUOTA}/tree", policy.SET_PARENT, status=204, errors=(409,)),
     ),
     Operation(
         """List the overrides that have not ended, in the order in which they were made.

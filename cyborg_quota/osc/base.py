@@ -182,10 +182,10 @@ def _request(operation: Operation, route: Route, given: Mapping[str, Any]) -> tu
     body: dict[str, Any] = {}
     for name, value in values.items():
         *parents, last = str(name).split(".")
-        place = body
+        members = body
         for parent in parents:
-            place = place.setdefault(parent, {})
-        place[last] = value
+            members = members.setdefault(parent, {})
+        members[last] = value
     return {}, body
 
 

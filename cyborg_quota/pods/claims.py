@@ -124,7 +124,7 @@ class PodEnforcer(Enforcer):
         def work(connection: Connection) -> None:
             self._database.sync_with_cluster(connection)  # a binding must not move because of an outdated read
             if named := [item for item in pending if item.named]:
-                self._capacity.place_named(connection, named)
+                self._capacity.choose_named(connection, named)
             for item in pending:
                 if item.claim.provider is None and isinstance(pod := item.claim.pod, str):  # (of its quota alone)
                     is_open = not item.is_limited or is_available(connection, pod)

@@ -45,8 +45,8 @@ _NAME: Final = Argument("name", metavar="POD", help="the name of the pod")
 _TAGS_IN_QUERY: Final[dict[str, Any]] = {"schema": TEXT, "load": lambda text: arguments.tags([arguments.tag(text)])}
 _PATH: Final = "/v2/quota_pods"
 _BINDINGS: Final = "/v2/quota_pod_bindings"
-_INTEGER: Final = functools.partial(arguments.integer, least=-MAX_AMOUNT, most=MAX_AMOUNT)
-_PERCENT: Final = functools.partial(arguments.integer, least=1, most=100)
+_INTEGER: Final = functools.partial(arguments.integer, minimum=-MAX_AMOUNT, maximum=MAX_AMOUNT)
+_PERCENT: Final = functools.partial(arguments.integer, minimum=1, maximum=100)
 _REGION: Final = "the name of its region in the service catalog"
 _ENDPOINT: Final = "CLOUD or CLOUD/REGION of clouds.yaml, to measure it by its Placement"
 

@@ -25,16 +25,16 @@ T = TypeVar("T")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 
 
-def integer(text: str, least: int, most: int) -> int:
-    """Parse an integer from ``least`` to ``most``."""
-    if not _INTEGER.fullmatch(text) or not least <= int(text) <= most:
-        raise argparse.ArgumentTypeError(f"{abbreviated(text)}: write an integer from {least} to {most}")
+def integer(text: str, minimum: int, maximum: int) -> int:
+    """Parse an integer from ``minimum`` to ``maximum``."""
+    if not _INTEGER.fullmatch(text) or not minimum <= int(text) <= maximum:
+        raise argparse.ArgumentTypeError(f"{abbreviated(text)}: write an integer from {minimum} to {maximum}")
     return int(text)
 
 
-positive: Final = functools.partial(integer, least=1, most=MAX_AMOUNT)
-at_least_zero: Final = functools.partial(integer, least=0, most=MAX_AMOUNT)
-lifetime: Final = functools.partial(integer, least=1, most=MAX_EXPIRE_SECONDS)
+positive: Final = functools.partial(integer, minimum=1, maximum=MAX_AMOUNT)
+at_least_zero: Final = functools.partial(integer, minimum=0, maximum=MAX_AMOUNT)
+lifetime: Final = functools.partial(integer, minimum=1, maximum=MAX_EXPIRE_SECONDS)
 
 
 def amount(text: str, form: str = "RESOURCE=AMOUNT, as in gpu=2") -> tuple[str, int]:

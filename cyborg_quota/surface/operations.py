@@ -105,7 +105,7 @@ class Argument:
         """The JSON schema of the value: by default that of a name, a choice, a number or a boolean."""
         schema, kind = self._schema or NAME, self.details.get("type")
         if self._schema is None and isinstance(kind, functools.partial):
-            schema = {"type": "integer", "minimum": kind.keywords["least"], "maximum": kind.keywords["most"]}
+            schema = {"type": "integer", "minimum": kind.keywords["minimum"], "maximum": kind.keywords["maximum"]}
         elif self._schema is None and str(self.details.get("action")).startswith("store_"):
             schema = BOOLEAN
         elif self._schema is None and "choices" in self.details:

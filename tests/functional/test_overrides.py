@@ -98,7 +98,7 @@ class TestNumber(OverridesTestCase):
             self.override("p", 6, number + 1, number + 2)
         before = self.rows()
         error = self.assertRaises(exceptions.TooManyOverrides, self.override, "p", 6, 0, 1)
-        self.assertEqual(("p", "gpu", 100), (error.project_id, error.resource, error.most))
+        self.assertEqual(("p", "gpu", 100), (error.project_id, error.resource, error.maximum))
         entry = {"resource": "gpu", "limit": 7, "until": (self.time(500)).isoformat()}
         document = {"projects": [{"id": "p", "overrides": [entry]}]}
         self.assertRaises(exceptions.TooManyOverrides, self.admin.import_limits, base.ADMIN, document)

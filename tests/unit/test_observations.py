@@ -134,7 +134,7 @@ class TestObservations(base.BaseTestCase):
         for seed in range(20):
             ledger, records = random_rows(seed, 10 * seed)
             observed = reconciler.observations(ledger, records)  # type: ignore[arg-type]
-            found = diff.compare(observed, RESOURCES, "east", most=99)
+            found = diff.compare(observed, RESOURCES, "east", maximum=99)
             self.assertEqual(in_memory(ledger, records), found, seed)
             kinds = {difference.problem for difference in found.differences}
             if seed > 10:

@@ -33,7 +33,7 @@ def compare(
     resources: Collection[str],
     source: str | None = None,
 ) -> Report:
-    return diff.compare(observe(charges, in_flight, bound), resources, source, most=99)
+    return diff.compare(observe(charges, in_flight, bound), resources, source, maximum=99)
 
 
 class TestCompare(plain.BaseTestCase):
@@ -68,19 +68,19 @@ class TestCompare(plain.BaseTestCase):
         """Bound, and its reservation is still in flight; a reservation of another source or project is not compared."""
         bound = Record("a", "p1", "i", {"gpu": 1})
         own = charge("1", "p1", "gpu", 1, "east")
-        [left] = diff.compare([Observation("a", (), (own,))], ("gpu",), "east", most=9).differences
+        [left] = diff.compare([Observation("a", (), (own,))], ("gpu",), "east", maximum=9).differences
         self.assertEqual(("not attached", (own,), True), (left.problem, left.charges, left.is_missing))
         others = charge("2", "p1", "gpu", 1, "west"), charge("3", "p2", "gpu", 1, "east")
-        [found] = diff.compare([Observation("a", (), (own, *others), bound)], ("gpu",), "east", most=9).differences
+        [found] = diff.compare([Observation("a", (), (own, *others), bound)], ("gpu",), "east", maximum=9).differences
         self.assertEqual(("not committed", (own,), True), (found.problem, found.charges, found.is_own))
         for seen in (Observation("a", (), others, bound), Observation("a", (), (own,), Record("a", "p1"))):
-            self.assertEqual([], diff.compare([seen], ("gpu",), "east", most=9).differences)
+            self.assertEqual([], diff.compare([seen], ("gpu",), "east", maximum=9).differences)
 
     def test_changing(self) -> None:
         """Between two states, a charged ARQ may be attached or not."""
         own = (charge("1", "p1", "gpu", 1),)
         for record, problems in ((Record("a", "p1"), ["not attached"]), (Record("a", "p1", is_changing=True), [])):
-            report = diff.compare([Observation("a", own, (), record)], ("gpu",), None, most=9)
+            report = diff.compare([Observation("a", own, (), record)], ("gpu",), None, maximum=9)
             self.assertEqual(problems, [one.problem for one in report.differences])
             self.assertEqual((0, False), (report.missing, report.is_empty))
 
@@ -125,12 +125,12 @@ class TestCompare(plain.BaseTestCase):
             arq: [charge(arq, "p1", "gpu", 1, None if arq > "l2" else "east")] for arq in ("l0", "l1", "l2", "n0", "n1")
         }
         bound = [Record(f"c{number}", "p1", "i", {"gpu": 1}) for number in range(4)]
-        report = diff.compare(observe(charges, (), bound), ("gpu",), "east", most=5)
+        report = diff.compare(observe(charges, (), bound), ("gpu",), "east", maximum=5)
         self.assertEqual(["c0", "c1", "c2", "c3", "l0"], [difference.arq for difference in report.differences[:5]])
         self.assertEqual(["n0", "n1"], [difference.arq for difference in report.differences[5:]])
         self.assertEqual((3, 2, 0), (report.missing, report.omitted_own, report.omitted_others))
         self.assertEqual((9, 9), (report.total, report.compared))
-        report = diff.compare(observe(charges, (), bound), ("gpu",), "east", most=1)
+        report = diff.compare(observe(charges, (), bound), ("gpu",), "east", maximum=1)
         self.assertEqual((6, 1), (report.omitted_own, report.omitted_others))
 
     def test_shown(self) -> None:

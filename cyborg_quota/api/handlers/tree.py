@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of a project in the project tree, and what is below it."""
+"""The parent of a project in the project tree, and what is below it."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def _nodes(rows: Iterable[TreeRow]) -> list[Json]:
     return nodes
 
 
-def place(call: Call) -> Json:
+def set_parent(call: Call) -> Json:
     """PUT /v2/quotas/{project_id}/tree"""
     call.require_project(call.project_id)
-    operations.place(call, call.project_id, call.body["parent_id"], call.body.get("reason"))
+    operations.set_parent(call, call.project_id, call.body["parent_id"], call.body.get("reason"))
     return get_tree(call)

@@ -32,7 +32,7 @@ from cyborg_quota.conf.resource_rules import ResourceMap
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types.capacity import Inventory
 
-_PLACES: Final = decimal.Decimal(1).scaleb(-units.MAX_RATIO_PLACES)
+_QUANTUM: Final = decimal.Decimal(1).scaleb(-units.MAX_RATIO_PLACES)
 _WIDE: Final = decimal.Context(prec=60)
 """For the ratios that Placement permits, up to 3.4e38."""
 PLACEMENT: Final = "placement"
@@ -208,7 +208,7 @@ class SourceProvider:
 
 def ratio_of(value: float | str) -> decimal.Decimal:
     """An allocation ratio of an API (a binary fraction) as it is written, rounded down to what is stored."""
-    ratio = decimal.Decimal(str(value)).quantize(_PLACES, rounding=decimal.ROUND_DOWN, context=_WIDE).normalize(_WIDE)
+    ratio = decimal.Decimal(str(value)).quantize(_QUANTUM, rounding=decimal.ROUND_DOWN, context=_WIDE).normalize(_WIDE)
     return ratio + 0
 
 
