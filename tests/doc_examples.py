@@ -31,17 +31,19 @@ import textwrap
 from collections.abc import Callable, Iterator
 
 from cyborg_quota.cli import expirer, main, status
+from tests.api import client
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path
     for path in sorted((ROOT / "doc/source").rglob("*.rst"))
-    if re.search(r"(?m)^ *\$ cyborg-quota", path.read_text())
+    if re.search(r"(?m)^ *\$ (cyborg-quota|openstack accelerator quota)", path.read_text())
 }
 PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "cyborg-quota": main.main,
     "cyborg-quota-expirer": expirer.main,
     "cyborg-quota-status": status.main,
+    "openstack": client.main,
 }
 _COMMENT = re.compile(r" *\.\. (run|save|not run): (.*)")
 _BLOCK = re.compile(r"( *)\.\. code-block:: (\w+)")
@@ -102,8 +104,8 @@ def steps(page: str, text: str) -> Iterator[Step]:
 
 
 def _has_program(body: str) -> bool:
-    """Whether a block has one of our programs; pip, openstack and the like cannot be run here."""
-    return any(line.startswith("$ cyborg-quota") for line in body.splitlines())
+    """Whether a block has one of our commands; pip, other commands of openstack and the like cannot be run here."""
+    return any(line.startswith(("$ cyborg-quota", "$ openstack accelerator quota")) for line in body.splitlines())
 
 
 def _body(lines: list[str], index: int, indent: int) -> tuple[int, int]:

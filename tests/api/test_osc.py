@@ -12,7 +12,6 @@ import datetime
 import io
 import json
 import pathlib
-import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +31,7 @@ from cyborg_quota.osc.base import _title
 from cyborg_quota.surface import arguments, table
 from cyborg_quota.types import capacity
 from tests import base
-from tests.api import server
+from tests.api import client, server
 from tests.cli import base as cli
 
 
@@ -59,28 +58,8 @@ class OscTestCase(server.ApiTestCase):
         return [" ".join(line.replace("|", " | ").split()) for line in lines if not line.startswith("+")]
 
     def run_as(self, who: str, kind: Any, *arguments: str, application: Any = None) -> tuple[str, int]:
-        """Run a command as a user whom Keystone does not let list projects: what is no project is sent as an id.
-
-        Returns the output and the exit status. ``application``: another one than the API of quota.
-        """
-
-        def find_project(*_arguments: Any, **_options: Any) -> Any:
-            raise self.unknown
-
-        own = types.SimpleNamespace(json=lambda: {"projects": []})
-        identity = types.SimpleNamespace(find_project=find_project, get=lambda _path: own)
-        out = io.StringIO()
-        with server.served(application or self.application) as url:
-            manager = types.SimpleNamespace(
-                session=session.Session(auth=token_endpoint.Token(url, who)),
-                sdk_connection=types.SimpleNamespace(identity=identity),
-                get_endpoint_for_service_type=lambda *_arguments, **_options: url,
-                region_name=None,
-                interface=None,
-            )
-            command = kind(types.SimpleNamespace(client_manager=manager, stdout=out), None)
-            status = command.run(command.get_parser("quota").parse_args([*arguments]))
-        return out.getvalue(), status
+        """See client.run. ``application``: another one than the API of quota."""
+        return client.run(application or self.application, who, kind, *arguments, unknown=self.unknown)
 
 
 class TestCommands(OscTestCase):

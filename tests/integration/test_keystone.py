@@ -22,7 +22,7 @@ from cyborg_quota.limits.sources.cache import PAUSE_SECONDS, Cache
 from cyborg_quota.osc import quota
 from cyborg_quota.types import Over
 from tests import base, fixtures, keystones, trees
-from tests.api import server, test_osc
+from tests.api import client, server
 from tests.cli import base as cli
 from tests.integration import server as servers
 from tests.servers import machine, sharing
@@ -157,9 +157,8 @@ class TestFlat(KeystoneTestCase):
         self.make_quotas()
         self.reserve(self.p1, 4)
         application = server.make_application(self.conf, self.quotas)
-        run_as: Any = test_osc.OscTestCase.run_as
         for words, figures in (((), {}), (("--usage",), {"In Use": 0, "Reserved": 4})):
-            out, _ = run_as(self, server.ADMIN, quota.ListQuota, *words, "-f", "json", application=application)
+            out, _ = client.run(application, server.ADMIN, quota.ListQuota, *words, "-f", "json")
             expected = {"Project ID": self.p1, "Resource": "gpu", "Limit": 10, **figures, "In Force": None}
             self.assertEqual([expected], [row for row in json.loads(out) if row["Resource"] == "gpu"])
 
