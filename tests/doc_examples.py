@@ -5,7 +5,7 @@ A page controls this by comments::
 
     .. run: COMMAND [&& ...]    runs commands that the page does not show
     .. save: NAME               writes the next code block to a file
-    .. not run: REASON          leaves out the next console block
+    .. not run: REASON          leaves out the next console block; ELSEWHERE says where it is run
 
 The output may differ from the page in UUIDs, times, durations and the width of columns. A UUID that the page shows
 stands for the one that was printed in its place.
@@ -45,6 +45,43 @@ PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "cyborg-quota-status": status.main,
     "openstack": client.main,
 }
+ELSEWHERE = {
+    "/opt/cyborg/venv/bin/pip": "installed in a directory of its own: tests/installing.py",
+    "ENABLED=$(python3": "tests/horizon/environment.py enables the panels",
+    "ansible": "needs hosts; tests.unit.test_docs checks the playbook",
+    "cp $ENABLED": "tests/horizon/environment.py enables the panels",
+    "curl": "tests.api.test_examples",
+    "cyborg-quota capacity import --from cyborg": "tests.cyborgs.test_capacity reads it without Keystone",
+    "cyborg-quota capacity import --from placement": "tests.cyborgs.test_capacity",
+    "cyborg-quota list --names": "tests.integration.test_project_names",
+    "cyborg-quota project import --from keystone": "tests.integration.test_project_names",
+    "cyborg-quota reconcile": "tests.cyborgs.test_reconcile",
+    "cyborg-quota set": "tests.integration.test_project_names",
+    "cyborg-quota simulate half.yaml": "tests.cli.test_simulate",
+    "cyborg-quota-status": "tests.cyborgs.test_status",
+    "echo '{}' | cyborg-quota simulate": "tests.cli.test_simulate",
+    "export PATH": "the tests call the programs of the environment",
+    "kolla-ansible": "needs hosts; tests.unit.test_docs checks the playbook",
+    "mariadb-dump": "tests/faults/backups.py calls it",
+    "openstack": "tests.integration.test_openstackclient",
+    "pg_dump": "tests/faults/backups.py calls it",
+    "python -m tests.doc_pages": "tests.unit.test_doc_pages calls its functions",
+    "python -m tests.servers": "runs the tests",
+    "python3 -m venv": "tools/quickstart.sh does it",
+    "sphinx-build": "tests.unit.test_docs calls it",
+    "sqlite3": "tests/faults/backups.py calls its function",
+    "stestr": "runs the tests",
+    "tools/benchmark.sh": "takes minutes",
+    "tools/soak.sh": "takes minutes",
+    "tools/test.sh": "runs the tests",
+    "tools/wheel.sh": "tests.cli.test_wheel calls it",
+    "tox": "runs the tests",
+    ".venv/bin/pip": "tools/quickstart.sh does it",
+}
+"""For each beginning of a command that ``differences`` does not run: the module of tests that runs it, or the reason.
+
+A module of tests gets the commands from the pages, by ``commands_of``; so does no page become wrong unnoticed.
+"""
 _COMMENT = re.compile(r" *\.\. (run|save|not run): (.*)")
 _BLOCK = re.compile(r"( *)\.\. code-block:: (\w+)")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -127,6 +164,30 @@ def _commands(page: str, lines: list[str], begin: int, end: int) -> Iterator[Ste
         output = "\n".join(content[start + 1 : following]).rstrip()
         numbers = (begin + start + 2, begin + following)
         yield Step(shown=Shown(page, content[start][2:], output, numbers, indent))
+
+
+def left_out() -> Iterator[Shown]:
+    """The commands of all pages that ``differences`` does not run."""
+    for path in sorted((ROOT / "doc/source").rglob("*.rst")):
+        page, text = path.relative_to(ROOT).as_posix(), path.read_text()
+        run = {step.shown.lines[0] for step in steps(page, text) if step.shown}
+        for found in re.finditer(r"(?m)^( +)\$ (.*)\n((?:\1(?!\$ ).+\n)*)", text):
+            first = text.count("\n", 0, found.start()) + 2
+            output = textwrap.dedent(found[3]).rstrip()
+            if first not in run:
+                yield Shown(page, found[2], output, (first, first + output.count("\n")), len(found[1]))
+
+
+def where(command: str) -> str | None:
+    """What ELSEWHERE says about a command: the entry with the longest beginning."""
+    return ELSEWHERE.get(max(filter(command.startswith, ELSEWHERE), key=len, default=""))
+
+
+def commands_of(module: str) -> list[Shown]:
+    """The commands of the pages that a module of tests runs."""
+    found = [shown for shown in left_out() if where(shown.command) == module]
+    assert found, f"no page has a command that {module} runs"
+    return found
 
 
 class Session:

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import pathlib
 import random
 import re
 import subprocess
+import sys
 from typing import Any, TextIO
 from unittest import mock
 
 import yaml
 
-from tests import fixtures
+from tests import doc_examples, fixtures
 from tests.cli import base
 from tests.cli.test_replay import EXAMPLE
 from tests.small_files import small_files
@@ -318,20 +320,21 @@ class ChartTest(SimulateCase):
 
 
 class HalfOfThePeakTest(SimulateCase):
-    """The awk program of what-if.rst. (The page's trace is not part of the source tree.)"""
-
-    PAGE = pathlib.Path(__file__).parents[2] / "doc/source/admin/what-if.rst"
+    """The commands of what-if.rst, on a small trace. (The page's trace is not part of the source tree.)"""
 
     def test_the_example_of_the_documentation(self) -> None:
         self.configure()
         trace = self.trace("0,reserve,a,p,gpu,3", "1,reserve,b,p,gpu,2", "2,release,a,p,gpu,3", "3,reserve,c,q,gpu,1")
-        columns = ("-f", "csv", "-c", "project_id", "-c", "peak")
-        peaks = self.call("simulate", self.limits({}), "--against", trace, *columns)
-        program = re.search(r"awk -F, '(.*)' > half.yaml", self.PAGE.read_text())
-        assert program is not None
-        awk = ["awk", "-F,", program[1]]
-        half = subprocess.run(awk, input=peaks.out, text=True, stdout=subprocess.PIPE, check=True).stdout
-        rows = self.simulate(yaml.safe_load(half), trace)
+        (self.directory / "gpu_attach_trace.csv").write_text(pathlib.Path(trace).read_text())
+        programs = os.pathsep.join((str(pathlib.Path(sys.executable).parent), os.environ["PATH"]))
+        environment = {**os.environ, "PATH": programs, "OS_DATABASE__CONNECTION": self.url, "HOME": str(self.directory)}
+        for shown in doc_examples.commands_of(__name__):
+            line = shown.command + re.sub("(?m)^> ", "", shown.output)
+            subprocess.run(
+                ["sh", "-c", line], cwd=self.directory, env=environment, stdout=subprocess.DEVNULL, check=True
+            )
+        self.assertEqual(b"\x89PNG", (self.directory / "half.png").read_bytes()[:4])
+        rows = self.simulate(yaml.safe_load((self.directory / "half.yaml").read_text()), trace)
         found = [tuple(row[name] for name in ("project_id", "refused_after", "peak", "limit_after")) for row in rows]
         self.assertEqual([("p", 1, 5, 2), ("q", 1, 1, 0)], found)
 

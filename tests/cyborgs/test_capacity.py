@@ -16,6 +16,7 @@ from cyborg_quota.capacity.imports import plan, sources
 from cyborg_quota.capacity.imports.changes import CapacityImporter, Change
 from cyborg_quota.conf import loading, resource_rules
 from tests import base as ledger_base
+from tests import doc_examples
 from tests.cyborgs import client, quota
 from tests.cyborgs import stack as stacks
 from tests.servers import sharing
@@ -101,7 +102,12 @@ class TestImport(CapacityTestCase):
                 ("set inventory", host, "fpga.fake", None, HANDLES),
             )
         ]
-        ended = self.command("capacity", "import", "--from", "placement", "-f", "json", "--dry-run")
+        [shown] = doc_examples.commands_of(__name__)
+        words = shown.command.split()[1:]
+        ended = self.command(*words)
+        self.assertEqual((0, ""), (ended.status, ended.err))
+        self.assertLessEqual({*shown.output.splitlines()}, {*ended.out.splitlines()})
+        ended = self.command(*words, "-f", "json")
         self.assertEqual((0, ""), (ended.status, ended.err))
         self.assertEqual(expected, [tuple(row.values()) for row in json.loads(ended.out)])
         self.assertEqual([], self.capacity.list_providers(ADMIN))

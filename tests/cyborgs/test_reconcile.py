@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import pty
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import sqlalchemy as sa
 
 from cyborg_quota import Claim
 from tests import base as ledger_base
+from tests import doc_examples
 from tests.cyborgs import base, quota
 
 PASSWORD = "hunter2_of_cyborg"
@@ -105,6 +107,23 @@ class TestFound(ReconcileTestCase):
         self.engine.rollback(ledger_base.ADMIN, consumer="in flight", project_id=self.project_id)
         self.assert_agree()
         self.assertEqual(instance, self.reservations(free)[-1][4])
+
+    def test_the_commands_of_the_pages(self) -> None:
+        """What each prints is on the page; --heal and --claim-source leave no difference."""
+        [arq] = self.bound()
+        for shown in doc_examples.commands_of(__name__):
+            words = shlex.split(shown.command)[2:]
+            self.forget(arq)
+            if "--claim-source" in words:
+                self.charge(arq, source="RegionOld" if words[-1] == "RegionOld" else None)
+            result = self.reconcile(*words)
+            repairs = not {"--heal", "--claim-source"}.isdisjoint(words)
+            self.assertEqual(not repairs, bool(result.status), result)
+            if repairs:
+                self.assertEqual(NOTHING, self.reconcile(), shown.place)
+            if shown.output:
+                expected = shown.output.replace("131b7e9f8a7a4b8aab1876484861565c", self.project_id)
+                self.assertEqual(doc_examples.normalized(expected), doc_examples.normalized(result.out))
 
     def test_as_a_table(self) -> None:
         [arq] = self.bound()

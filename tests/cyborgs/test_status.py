@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import schema
 from tests import base as ledger_base
-from tests import fixtures
+from tests import doc_examples, fixtures
 from tests.cli import base as cli_base
 from tests.cyborgs import quota
 
@@ -64,7 +64,8 @@ class TestWithCyborg(quota.QuotaTestCase):
         more.write_text(f"[cyborg]\nreconcile_grace = 0\n{files}\n")
         self.addCleanup(more.unlink, missing_ok=True)
         confs = ("--config-file", str(self.conf_file), "--config-file", str(more))
-        return self.run_program("cyborg-quota-status", *confs, "upgrade", "check", *arguments)
+        [(program, *words)] = [shown.command.split() for shown in doc_examples.commands_of(__name__)]
+        return self.run_program(program, *confs, *words, *arguments)
 
     def test_success(self) -> None:
         self.set_limit(3, project_id="somebody")

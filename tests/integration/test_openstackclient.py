@@ -17,7 +17,7 @@ import fixtures as fx
 import testtools
 from openstackclient import shell
 
-from tests import base
+from tests import base, doc_examples
 from tests.integration import catalog, test_rest_api
 from tests.integration.server import Keystone
 
@@ -159,6 +159,15 @@ class TestCommands(test_rest_api.PersonasTestCase):
         self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 5})
         [_, row] = self.json_as("rita", "show", "--usage")
         self.assertEqual((2, "all projects (total)"), (row["Fits"], row["Bound By"]))
+
+    def test_the_commands_of_the_pages(self) -> None:
+        """For a service and a project of this test."""
+        service, _ = self.keystone.create_service()
+        names = {"accelerator": service, "cyborg": service, "film": self.project, "cyborg-quota": os.urandom(4).hex()}
+        for shown in doc_examples.commands_of(__name__):
+            words = [names.get(word, word) for word in shown.command.split()[1:]]
+            ended, out, err = run(self, self.people["alice"], *(w.replace("-prompt", "=x") for w in words))
+            self.assertEqual(0, ended, out + err)
 
     def test_bad_usage(self) -> None:
         for arguments, words in (

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from typing import Any
 
 import fixtures as fx
 
+from tests import doc_examples
 from tests.cli import base
 from tests.integration import server as servers
 from tests.servers import sharing
@@ -129,6 +131,24 @@ class TestNames(ProjectNamesTestCase):
         self.good("limits", "import", str(file))
         rows = self.good("list", "--names")
         self.assertEqual({**ids, self.dom: self.dom_name}, {row["project_id"]: row["project_name"] for row in rows})
+
+
+class TestPages(ProjectNamesTestCase):
+    def test_the_commands_of_the_pages(self) -> None:
+        """physics is a name in two domains, one of which is the page's Default."""
+        self.create("physics", self.keystone.create("domain", name=f"other-{self.suffix}"))
+        names = {"physics": self.named("physics"), "Default": self.dom_name}
+        for shown in doc_examples.commands_of(__name__):
+            ended = self.call(*(names.get(word, word) for word in shown.command.split()[1:]))
+            is_refused = shown.output.startswith("cyborg-quota: ")
+            self.assertEqual(int(is_refused), ended.status, ended.err)
+            printed = ended.err if is_refused else ended.out
+            self.assertEqual(bool(shown.output), bool(printed))
+            begin = re.sub(r"'physics'.*", "", shown.output.partition("\n")[0])
+            self.assertEqual(begin, printed[: len(begin)], shown.place)
+            if "--names" in shown.command:
+                row = shown.output.splitlines()[1].replace("physics", self.named("physics"))
+                self.assertIn(re.sub("^[^,]*", f'"{self.physics}"', row), printed)
 
 
 class TestUnknown(ProjectNamesTestCase):

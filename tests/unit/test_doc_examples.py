@@ -35,6 +35,19 @@ class TestReadme(base.BaseTestCase):
         self.assertEqual(table(page), table(readme))
 
 
+class TestElsewhere(base.BaseTestCase):
+    def test_every_other_command_has_a_test_or_a_reason(self) -> None:
+        found = list(doc_examples.left_out())
+        self.assertEqual([], [one.place for one in found if doc_examples.where(one.command) is None])
+        self.assertEqual({*doc_examples.ELSEWHERE.values()}, {doc_examples.where(one.command) for one in found})
+
+    def test_the_tests_take_the_commands_from_the_pages(self) -> None:
+        for module in {*doc_examples.ELSEWHERE.values()} - {"tests.api.test_examples"}:  # (which reads its page itself)
+            if re.fullmatch(r"[\w.]+", module):
+                source = (doc_examples.ROOT / module.replace(".", "/")).with_suffix(".py").read_text()
+                self.assertIn("doc_examples.commands_of(__name__)", source)
+
+
 class TestNormalized(base.BaseTestCase):
     def test_what_may_differ(self) -> None:
         for one, other in (
