@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import fixtures as fx
 from oslotest import base
@@ -46,6 +47,10 @@ class WheelTest(base.BaseTestCase):
         (tree / "build/lib/cyborg_quota/deleted.py").touch()
         wheel = pathlib.Path(self.run_program(str(tree / "tools/wheel.sh"), "wheels").strip())
         self.assertEqual(self.workdir / "wheels", wheel.parent)
+        # The source distribution is complete: the wheel that is built from it is the same.
+        self.run_program(sys.executable, "-m", "build", "--outdir", "dist", str(tree))
+        names = [sorted(zipfile.ZipFile(path).namelist()) for path in (wheel, self.workdir / "dist" / wheel.name)]
+        self.assertEqual(*names)
         shutil.rmtree(tree)
 
         # Its dependencies are those of the test environment; only the package comes from the wheel.
