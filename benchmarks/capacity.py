@@ -83,7 +83,7 @@ class Cloud:
 
     def engine(self) -> QuotaEngine:
         limits = fixtures.DictLimits()
-        limits.limits[None, "gpu"] = 10**9
+        limits.own[None, "gpu"] = 10**9
         return fixtures.make_engine(self.url, limits)
 
     def round(self, provider: str | None, *, ends: str | None = None) -> harness.Round:

@@ -19,7 +19,7 @@ PROJECTS = 10_000
 def run(report: Report, backend: str, *, rounds: int) -> None:
     """Call list_usages of the engine, with a limit for each project."""
     limits = fixtures.DictLimits()
-    limits.limits[None, "gpu"] = 100
+    limits.own[None, "gpu"] = 100
     engine = fixtures.make_engine(Seeded(backend, "list", PROJECTS).url, limits)
     engine.list_usages(base.ADMIN, "p0")  # connects
     statements: list[str] = []

@@ -38,7 +38,7 @@ T = TypeVar("T")
 def make_engine(url: str) -> QuotaEngine:
     """Return an engine with production settings: durable, batches of the default size, with a limit."""
     limits = fixtures.DictLimits()
-    limits.limits[None, "gpu"] = MOST
+    limits.own[None, "gpu"] = MOST
     return fixtures.make_engine(url, limits, batch_rows=_BATCH_ROWS, sqlite_synchronous=True)
 
 
