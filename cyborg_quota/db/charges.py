@@ -50,7 +50,7 @@ from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, UsageKey, grouped
 
 _MIN_TOGETHER: Final = 8
-"""From this number of rows, one statement for all of them is faster than one for each."""
+"""From this number of rows, few statements for all of them are faster than one for each."""
 
 
 _MAX_LOCKED: Final = 16
@@ -67,7 +67,7 @@ def apply(
     at: int,
     kept: Mapping[int, int] = types.MappingProxyType({}),
 ) -> None:
-    """Apply the result of usages.merge: all rows in one statement or, if it refuses, each row and then those that have
+    """Apply the result of usages.merge: all rows together or, if one is refused, each row and then those that have
     drifted. ``at``: the second of the call (meters.time_of). ``kept``: what is added to ``meter_base``, by the ids of
     the rows. Raises Refused, ConcurrentChange, UsageOverflow.
     """

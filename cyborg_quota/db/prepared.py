@@ -39,10 +39,6 @@ class Statement:
             return connection.exec_driver_sql(text, values)
         return connection.exec_driver_sql(text, tuple([values[name] for name in names]))
 
-    def text_for(self, dialect: sa.Dialect) -> str:
-        """The compiled text. For a statement without parameters, into which the caller writes integers."""
-        return (self._prepared.get(type(dialect)) or self._prepare(dialect))[0]
-
     def _prepare(self, dialect: sa.Dialect) -> tuple[str, tuple[str, ...] | None, dict[str, Any]]:
         compiled: Any = self._make().compile(dialect=dialect)
         names = tuple(compiled.positiontup) if compiled.positional else None

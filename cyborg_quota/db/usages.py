@@ -233,7 +233,10 @@ def _charge_promised(size: int) -> Statement:
 
 
 def charge_locked(connection: sa.Connection, postings: Sequence[Posting], at: int) -> bool:
-    """As ``charge``, of several rows, which are locked; also what they add to ``promised``. False: one is refused."""
+    """As ``charge``, of several rows; also what they add to ``promised``. False: one is refused.
+
+    The rows are locked, or the UPDATE locks them in order.
+    """
     promised = {f"b_promised_{index}": posting.promised for index, posting in enumerate(postings)}
     result = _charge_promised(len(postings))(connection, {**arguments(postings), **promised, "b_at": at})
     return result.rowcount == len(postings)

@@ -52,8 +52,10 @@ class TestFunctions(base.BackendTestCase):
         return fixtures.open_engine(self, self.url)
 
     def attach(self, engine: QuotaEngine) -> None:
+        many = {f"r{number}": 1 for number in range(9)}  # are charged together
+        engine.register_resources(many)
         for _ in range(2):
-            for deltas in ({"fpga": 1, "gpu": 1}, {"gpu": 1}):
+            for deltas in ({"fpga": 1, "gpu": 1}, {"gpu": 1}, many):
                 engine.commit(base.Context("p"), engine.reserve(base.Context("p"), deltas))
         self.assertEqual([], engine.audit(base.ADMIN))
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 
 from cyborg_quota.db import usages
 from cyborg_quota.db.inventories import InventoryClaim
+from cyborg_quota.db.prepared import chunks
 from cyborg_quota.db.reservations import NewReservation
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import State
+
+_ROWS_TOGETHER: Final = 16
+"""The number of rows of one UPDATE that has a CASE for each column."""
 
 
 class Dialect:
@@ -77,11 +81,13 @@ class Dialect:
     """The sort key of the order in which every transaction locks usage rows."""
 
     def charge_together(self, connection: sa.Connection, postings: Sequence[Posting], at: int) -> bool:
-        """Charge many rows, which are in lock order, in one statement. False: not supported, or a row was refused.
+        """Charge many rows, which are in lock order, in few statements. False: not possible, or a row was refused.
 
-        If a row was refused, the others may be charged: the caller must roll back.
+        The others may be charged then: the caller must roll back, also after an error of the server.
         """
-        return False
+        full = len(postings) - len(postings) % _ROWS_TOGETHER
+        parts = [*chunks(postings[:full], _ROWS_TOGETHER), *chunks(postings[full:], 1)]  # (two texts for all sizes)
+        return self.update_locks_in_order and all(usages.charge_locked(connection, part, at) for part in parts)
 
     # --- Single-statement transactions: one round trip instead of four ---
 

@@ -31,8 +31,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import clock, errors, inventories, reservations, usages
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.inventories import InventoryClaim
-from cyborg_quota.db.models import quota_usages
-from cyborg_quota.db.prepared import ServerStatement, Statement
+from cyborg_quota.db.prepared import ServerStatement
 from cyborg_quota.db.reservations import NewReservation
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Posting
@@ -128,16 +127,6 @@ class MariaDB(Dialect):
             restore()
             raise
         restore()
-
-    def charge_together(self, connection: sa.Connection, postings: Sequence[Posting], at: int) -> bool:
-        if not _is_mariadb(connection.dialect):  # (MySQL has another syntax for VALUES)
-            return False
-        # (Bypass SQLAlchemy's statement cache, which would keep each of these texts and its compiled form.)
-        rows = [usages.values(posting) for posting in postings]
-        first = ", ".join([f"{value} AS {name}" for value, name in zip(rows[0], usages.COLUMNS, strict=True)])
-        values = f"SELECT {first} UNION ALL VALUES {', '.join(map(str, rows[1:]))}"
-        text = _CHARGE_VALUES.text_for(connection.dialect).replace(_VALUES_HERE, values).replace(_AT_HERE, str(at))
-        return connection.exec_driver_sql(text).rowcount == len(postings)
 
     def can_run_single_statements(self, server: sa.Dialect) -> bool:
         return _is_mariadb(server) and tuple(server.server_version_info or ()) >= _FIRST_VERSION
@@ -260,24 +249,6 @@ def _time_limits(settings: DatabaseSettings) -> str:
         f"SESSION innodb_lock_wait_timeout = {lock_wait}, SESSION lock_wait_timeout = {lock_wait}"
         f" /*M!100300 , SESSION max_statement_time = {statement}, SESSION idle_transaction_timeout = {idle} */"
     )
-
-
-_VALUES_HERE: Final = "/* values */"
-_AT_HERE: Final = "/* at */"
-
-
-def _charging_values() -> sa.Update:
-    """The UPDATE of ``charge_together``: all rows, as a list of values that is written into the text.
-
-    It locks the rows in the order of the list or of the table. Both are sorted by id.
-    """
-    names = usages.COLUMNS
-    listed = sa.text(_VALUES_HERE).columns(*[sa.column(name, sa.BigInteger) for name in names]).subquery("d")
-    at: sa.ColumnElement[int] = sa.literal_column(_AT_HERE, sa.BigInteger)
-    return usages.charge_update(dict(listed.c.items()), quota_usages.c.id == listed.c.id, at=at)
-
-
-_CHARGE_VALUES: Final = Statement(_charging_values())
 
 
 _DONE: Final = -1

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PostgreSQL. It guarantees no lock order within an UPDATE of several rows, so each usage row has its own UPDATE;
-except in batches, which first lock the rows in order (``charge_together``).
+"""PostgreSQL. It guarantees no lock order within an UPDATE of several rows, so each usage row has its own UPDATE.
 
 A reserve or a settle is one call of a function in autocommit mode. If it is refused, the function changes nothing. A
 transaction of several statements keeps its row locks during the round trips between them. A function has no round
@@ -26,21 +25,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
+from oslo_db import exception as oslo_exc
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
 from cyborg_quota import forks
-from cyborg_quota.db import usages
+from cyborg_quota.db import errors, usages
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.inventories import InventoryClaim
-from cyborg_quota.db.models import quota_usages, reservations
-from cyborg_quota.db.prepared import Statement
+from cyborg_quota.db.models import reservations
 from cyborg_quota.db.reservations import COLUMNS, LiveOfConsumers, NewReservation
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import State
-
-_usage = quota_usages.c
 
 _READ_COMMITTED: Final = "TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
@@ -120,14 +117,16 @@ class PostgreSQL(Dialect):
             info[_IS_PATIENT] = False
 
     def charge_together(self, connection: sa.Connection, postings: Sequence[Posting], at: int) -> bool:
-        parameters = dict(
-            zip(
-                usages.COLUMNS,
-                arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS)),
-                strict=True,
-            )
-        )
-        return _CHARGE_ARRAYS(connection, {**parameters, "b_at": at}).rowcount == len(postings)
+        """By the function that charges row by row, so that the rows are locked in order."""
+        columns = arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS))
+        text = f"SELECT {CHARGE}({', '.join(['%s'] * len(usages.COLUMNS))}, %s)"
+        try:
+            charged: int = connection.exec_driver_sql(text, (*columns, at)).scalar_one()
+        except oslo_exc.DBError as error:
+            if errors.code_of(error) not in errors.NOT_EXECUTABLE:
+                raise
+            return False
+        return charged == len(postings)
 
     def can_run_single_statements(self, server: sa.Dialect) -> bool:
         return bool(getattr(server, "server_version_info", None))
@@ -256,27 +255,6 @@ _COLUMNS_OF_ROWS: Final = len(COLUMNS) - 1
 """The number of columns that the function of a reserve inserts. (Claims that set the last one need more statements.)"""
 
 
-def _charging_arrays() -> sa.Update:
-    """The UPDATE of ``charge_together``: all rows, with each column as an array, so that one text serves all sizes.
-
-    PostgreSQL guarantees no lock order inside an UPDATE, so the statement first locks the rows in lock order.
-    """
-    types = dict.fromkeys(usages.COLUMNS, sa.BigInteger) | {"id": sa.Integer, "generation": sa.Integer}
-    arrays = {
-        name: sa.cast(sa.bindparam(name, type_=sa.String), postgresql.ARRAY(kind)) for name, kind in types.items()
-    }
-    table = sa.func.unnest(*arrays.values()).table_valued(*types, with_ordinality="ordinal", name="listed")
-    listed: Any = table.render_derived()
-    # (A redundant condition: the planner overestimates the list, and would otherwise hash the whole table.)
-    narrow = _usage.id == sa.any_(arrays["id"])
-    locking = sa.select(listed).where(_usage.id == listed.c.id, narrow).order_by(listed.c.ordinal)
-    locked = locking.with_for_update(of=quota_usages, key_share=True).cte("d").prefix_with("MATERIALIZED")
-    return usages.charge_update(dict(locked.c.items()), _usage.id == locked.c.id, narrow)
-
-
-_CHARGE_ARRAYS: Final = Statement(_charging_arrays())
-
-
 @compiles(LiveOfConsumers, "postgresql")
 def _live_of_consumers(element: LiveOfConsumers, compiler: Any, **kw: Any) -> str:
     """One lookup for each consumer::
@@ -308,6 +286,7 @@ DEFINITIONS: Final = {
 }
 """The definition of each function, by name, in the order in which they are created."""
 
+CHARGE: Final = "cyborg_quota_charge_v1"
 RESERVE: Final = "cyborg_quota_reserve_v1"
 SETTLE: Final = "cyborg_quota_settle_v1"
 
