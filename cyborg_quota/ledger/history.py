@@ -15,8 +15,8 @@ from oslo_log import log as logging
 
 from cyborg_quota.db import change_log, charges
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.types import TOTAL, RecordedChange, RecordedChanges
-from cyborg_quota.types.limits import describe, reason_of, shown
+from cyborg_quota.types import RecordedChange, RecordedChanges
+from cyborg_quota.types.limits import reason_of
 
 LOG = logging.getLogger(__name__)
 
@@ -77,19 +77,21 @@ class History:
         """Log the committed changes of one transaction, and pass them to the listener. Raises nothing."""
         if recorded is None:
             return
-        lines = [(f"{len(recorded.changes)} changes", recorded.author.reason)]
+        author = recorded.author
+        call = {
+            "generation": recorded.generation,
+            "operation": recorded.operation,
+            "user_id": author.user_id,
+            "request_id": author.request_id,
+        }
+        lines: list[tuple[str, dict[str, object]]] = [(f"{len(recorded.changes)} changes", {"reason": author.reason})]
         if len(recorded.changes) <= MAX_LOGGED:
-            lines = [(_sentence(change), reason_of(recorded.author, change)) for change in recorded.changes]
-        for line, reason in lines:
-            values = {
-                "generation": recorded.generation,
-                "operation": recorded.operation,
-                "user_id": recorded.author.user_id,
-                "request_id": recorded.author.request_id,
-                "reason": reason,
-            }
-            fields = " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
-            LOG.info("changed: %s [%s]", line, fields)
+            lines = [
+                (change.action, {**_fields(change), "reason": reason_of(author, change)}) for change in recorded.changes
+            ]
+        for line, own in lines:
+            named = " ".join(f"{name}={value}" for name, value in {**call, **own}.items() if value is not None)
+            LOG.info("changed: %s %s", line, named)
         if self.listener is None:
             return
         try:
@@ -98,18 +100,9 @@ class History:
             LOG.exception("Could not send the event of the changes of generation %d.", recorded.generation)
 
 
-def _sentence(change: RecordedChange) -> str:
-    names = []
-    if change.provider is not None:
-        names.append(f"provider {change.provider}")
-    elif change.project_id is not None:
-        names.append("total over all projects" if change.project_id == TOTAL else f"project {change.project_id}")
-    elif change.resource is not None:
-        names.append("default")
-    if change.resource is not None:
-        names.append(f"resource {change.key.resource_key}")
-    elif change.pod is not None:
-        names.append(f"pod {change.pod}")
+def _fields(change: RecordedChange) -> dict[str, object]:
+    """What has changed, for the log. A limit without a project is a default; a value that was not set is left out."""
+    fields: dict[str, object] = {**change.names, "provider": change.provider}
     if (override := change.override) is not None:
-        names.append(f"override {override.id} from {shown(override.starts_at)} until {shown(override.until)}")
-    return f"{change.action}, {', '.join(names)}: {describe(change.before, change.after)}"
+        fields |= {"override_id": override.id, "from": override.starts_at, "until": override.until}
+    return {**fields, "before": change.before, "after": change.after}

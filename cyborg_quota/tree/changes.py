@@ -6,16 +6,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from oslo_log import log as logging
-
 from cyborg_quota.db import change_log, projects
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.paths import PathCache, until_stable
 from cyborg_quota.tree import tables
 from cyborg_quota.types import Author, RecordedChange, RecordedChanges
-
-LOG = logging.getLogger(__name__)
 
 Check = Callable[[Connection], object]
 """Runs inside the transaction of a change. Raises ProjectRefused or LimitRefused if the change is not allowed."""
@@ -73,10 +69,6 @@ class Tree:
             return
         edges = self.database.read(lambda connection: projects.edges_above(connection, path))
         wanted = dict(zip(path, [*path[1:], None], strict=True))
-        for name, parent_id in wanted.items():
-            if edges.get(name) not in (None, parent_id):
-                change = "becomes a root" if parent_id is None else f"is moved below {parent_id}"
-                LOG.warning("Project %s %s, as %s reports; it was below %s.", name, change, source, edges[name])
         # (An unknown root is added with its first child.)
         wanted = {name: parent_id for name, parent_id in wanted.items() if parent_id is not None or name in edges}
         self.set_parents(wanted, Author(user_id=source), operation=source)

@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 from collections.abc import Callable, Mapping
 
-from cyborg_quota.types import MAX_REASON_CHARS, UNLIMITED, Author, HistoryEntry, RecordedChange, UsageKey, Value
+from cyborg_quota.types import UNLIMITED, Author, HistoryEntry, RecordedChange, UsageKey
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,29 +98,9 @@ class Violation:
 
 
 def reason_of(author: Author, change: RecordedChange) -> str | None:
-    """The recorded reason of a change: that of the author; for a new override its own first, if it has another."""
+    """The recorded reason of a change: for a new override its own, if it has one; that of the author."""
     own = change.override.reason if change.override is not None and change.action == "set override" else None
-    if own is None or author.reason is None or own == author.reason:
-        return own or author.reason
-    both = f"{own}; {author.reason}"
-    return both if len(both) <= MAX_REASON_CHARS else f"{both[: MAX_REASON_CHARS - 3]}..."
-
-
-def describe(before: Value, after: Value) -> str:
-    """A change as text: "5 -> 6", or the values that differ: "total 8 -> 4, reserved 0 -> 1". All, if it was added."""
-    if isinstance(after, Mapping):
-        old = before if isinstance(before, Mapping) else {}
-        changed = {name: value for name, value in after.items() if value != old.get(name)}
-        if before is None:
-            return ", ".join(f"{name} {value}" for name, value in changed.items())
-        return ", ".join(f"{name} {_arrow(old.get(name), value)}" for name, value in changed.items())
-    if isinstance(before, Mapping):
-        return f"removed ({describe(None, before)})"
-    return _arrow(before, after)
-
-
-def _arrow(*values: Value) -> str:
-    return " -> ".join("none" if value is None else str(value) for value in values)
+    return own or author.reason
 
 
 def without_others(entry: HistoryEntry) -> HistoryEntry:

@@ -283,9 +283,11 @@ class TestCapacityEntries(HistoryTestCase):
         self.capacity.set_inventories(ALICE, "n1", {"gpu": Inventory(8)})
         log = self.useFixture(fx.FakeLogger(level=logging.INFO))
         self.capacity.set_inventories(ALICE, "n1", {"gpu": Inventory(9)}, reason="one more")
-        line = "changed: set inventory, provider n1, resource gpu: total 8 -> 9, max_unit 8 -> 9 [generation="
-        self.assertIn(line, log.output)
-        self.assertIn("user_id=alice request_id=req-1 reason=one more]", log.output)
+        self.assertRegex(
+            log.output,
+            r"changed: set inventory generation=\d+ user_id=alice request_id=req-1 resource=gpu provider=n1 "
+            r"before=.*'total': 8.* after=.*'total': 9.* reason=one more",
+        )
         self.capacity.set_inventories(ALICE, "n1", {name: Inventory(1) for name in names})
         self.assertIn("changed: 101 changes", log.output)
         self.assertNotIn("gpu100", log.output)

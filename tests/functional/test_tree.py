@@ -7,9 +7,10 @@ import contextlib
 from collections.abc import Sequence
 from concurrent import futures
 
+import fixtures as fx
+
 from cyborg_quota import exceptions
 from cyborg_quota.db import projects
-from cyborg_quota.tree import changes as tree_changes
 from cyborg_quota.types import MAX_AMOUNT
 from tests import base, fixtures, trees
 
@@ -106,9 +107,9 @@ class TestTreeFromLimitDriver(base.LedgerTestCase):
     def test_an_edge_that_contradicts_is_replaced(self) -> None:
         """With a log line; the history has the previous parent."""
         self.plant({"team": None, "p1": "team"})
-        with self.assertLogs(tree_changes.LOG.logger, "WARNING") as logged:
-            self.quotas.reserve(self.context, {"gpu": 2})
-        self.assertIn("Project p1 is moved below domain, as keystone reports; it was below team.", logged.output[0])
+        log = self.useFixture(fx.FakeLogger())
+        self.quotas.reserve(self.context, {"gpu": 2})
+        self.assertIn("operation=keystone user_id=keystone project_id=p1 before=team after=domain", log.output)
         self.assertEqual({"p1": 2, "domain": 2}, self.subtrees())
         moved = [entry for entry in self.engine.limits.history(base.ADMIN, "p1") if entry.before]
         self.assertEqual([("team", "domain")], [(entry.before, entry.after) for entry in moved])

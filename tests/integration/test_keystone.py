@@ -267,7 +267,7 @@ class TestSwitchOfDriver(KeystoneTestCase):
         error = self.assertRaises(exceptions.TreeReadOnly, self.move_to_root, self.p1)
         self.assertIn("kept in Keystone", str(error))
         self.assertEqual([(self.dom, "subtree", 8)], self.blocking(self.p1))
-        self.assertIn(f"Project {self.p1} is moved below {self.dom}, as keystone reports; it was", self.log.output)
+        self.assertIn(f"project_id={self.p1} before=team after={self.dom}", self.log.output)
         self.assertEqual({self.p1: self.dom, self.p2: self.dom}, self.edges())
 
     def move_to_root(self, project_id: str) -> None:
@@ -435,9 +435,7 @@ class TestHierarchy(HierarchyTestCase):
         self.reserve(higgs)
         self.assertEqual({"higgs": 2, "physics": 4, "atlas": 8, "dom": 8}, self.held())
         self.assertEqual({"higgs": "physics", "physics": "atlas", "atlas": "dom"}, self.edges())
-        self.assertIn(
-            f"Project {physics} is moved below {atlas}, as keystone reports; it was below {higgs}", self.log.output
-        )
+        self.assertIn(f"project_id={physics} before={higgs} after={atlas}", self.log.output)
 
     def test_a_minimum_moves_below_a_parent_that_cannot_keep_it(self) -> None:
         """Keystone decides on moves. The parent is then over its limit, and the reports say so."""
