@@ -269,17 +269,6 @@ def age_microseconds(seconds: object) -> int:
     return min(integer(seconds, 0, None, "An age must be a whole number of seconds"), MAX_EXPIRE_SECONDS) * MICROSECONDS
 
 
-def moment_or_age(name: str, value: object) -> datetime.datetime | datetime.timedelta | None:
-    """A time as naive UTC, or an age. Raises InvalidRequest."""
-    if value is None:
-        return None
-    if isinstance(value, datetime.timedelta):
-        if datetime.timedelta(0) <= value <= datetime.timedelta(seconds=MAX_EXPIRE_SECONDS):
-            return value
-        raise exceptions.InvalidRequest(f"An age must lie between 0 and 100 years, not {safe_repr(value)}.")
-    return moment(name, value)
-
-
 def moment(name: str, value: object) -> datetime.datetime:
     """A time as naive UTC. Raises InvalidRequest."""
     if not isinstance(value, datetime.datetime):

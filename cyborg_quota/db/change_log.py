@@ -142,10 +142,7 @@ def read(
     query = sa.select(changes).where(*conditions).order_by(*order).limit(limit)
     if wanted.provider is not None:
         query = query.where(sa.or_(_column.provider == wanted.provider, _column.provider_uuid == wanted.provider))
-    for given, compare in ((wanted.since, operator.ge), (wanted.until, operator.lt)):
-        moment: Any = given
-        if isinstance(moment, datetime.timedelta):  # an age, by the clock of the database
-            moment = clock.utc_after(-(moment // datetime.timedelta(microseconds=1)))
+    for moment, compare in ((wanted.since, operator.ge), (wanted.until, operator.lt)):
         if moment is not None:
             query = query.where(compare(_column.created_at, moment))
     if marker is not None:

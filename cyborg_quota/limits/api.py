@@ -568,8 +568,8 @@ class Limits(Minimums):
         provider: str | None = None,
         pod: str | None = None,
         user_id: str | None = None,
-        since: datetime.datetime | datetime.timedelta | None = None,
-        until: datetime.datetime | datetime.timedelta | None = None,
+        since: datetime.datetime | None = None,
+        until: datetime.datetime | None = None,
         limit: int | None = None,
         marker: str | None = None,
         oldest_first: bool = False,
@@ -578,7 +578,7 @@ class Limits(Minimums):
 
         Works with all limit drivers. Only the entries with all given values. ``project_id``: its own limits and place
         in the tree. ``subject``: one of SUBJECTS. ``provider``: a name or a UUID, also of one that was removed.
-        ``since`` and ``until``: times (naive means UTC), or ages. ``limit``: the maximum number of entries.
+        ``since`` and ``until``: times (naive means UTC). ``limit``: the maximum number of entries.
         ``marker``: the id of the entry after which the list starts. A context that is not an admin's gets only the
         changes of its own project, without author and ids of parents, and cannot select by provider, pod or user. It
         sees the names of pods if the policy rule cyborg_quota:pod:see allows it. Raises NotAuthorized, InvalidRequest.
@@ -597,8 +597,8 @@ class Limits(Minimums):
             provider=validation.optional_name("provider", provider),
             pod=validation.optional_name("pod", pod),
             user_id=validation.optional_name("user_id", user_id),
-            since=validation.moment_or_age("since", since),
-            until=validation.moment_or_age("until", until),
+            since=None if since is None else validation.moment("since", since),
+            until=None if until is None else validation.moment("until", until),
         )
         page: Any = {
             "limit": validation.row_limit(limit),

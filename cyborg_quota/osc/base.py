@@ -190,8 +190,6 @@ def _request(operation: Operation, route: Route, given: Mapping[str, Any]) -> tu
 
 
 def _json(value: Any) -> Any:
-    if isinstance(value, datetime.timedelta):
-        value = datetime.datetime.now(datetime.timezone.utc) - value
     if isinstance(value, datetime.date):
         return value.isoformat()
     return value

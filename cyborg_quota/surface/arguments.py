@@ -167,9 +167,11 @@ _DURATION = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-def moment_or_age(text: str) -> datetime.datetime | datetime.timedelta:
-    """Parse a time in ISO 8601 (UTC, or with an offset), or an age: 90s, 30m, 12h, 30d, 4w."""
-    return datetime.timedelta(seconds=duration(text)) if _DURATION.fullmatch(text) else moment(text)
+def moment_or_age(text: str) -> datetime.datetime:
+    """Parse a time in ISO 8601 (UTC, or with an offset), or an age by this host's clock: 90s, 30m, 12h, 30d, 4w."""
+    if not _DURATION.fullmatch(text):
+        return moment(text)
+    return datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=duration(text))
 
 
 def moment(text: str) -> datetime.datetime:

@@ -710,8 +710,8 @@ class HistoryEntry:
 class HistoryFilter:
     """Selects entries of the history: those that have all given values.
 
-    ``provider``: a name or a UUID, of the past too. ``since`` and ``until``: times (naive UTC), or ages by the clock of
-    the database; an entry of the time ``until`` is not selected.
+    ``provider``: a name or a UUID, of the past too. ``since`` and ``until``: times (naive UTC); an entry of the
+    time ``until`` is not selected.
     """
 
     subject: str | None = None
@@ -720,8 +720,8 @@ class HistoryFilter:
     provider: str | None = None
     pod: str | None = None
     user_id: str | None = None
-    since: datetime.datetime | datetime.timedelta | None = None
-    until: datetime.datetime | datetime.timedelta | None = None
+    since: datetime.datetime | None = None
+    until: datetime.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
