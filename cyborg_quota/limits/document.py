@@ -96,7 +96,7 @@ _MINIMUMS: Final[Mapping[str, Any]] = {
     },
 }
 _TIME: Final[Mapping[str, Any]] = {"description": "a time as in 2026-12-01T08:00Z"}
-"""(Of any type here: YAML itself parses a date and most forms of a time. _moment checks it.)"""
+"""(_moment checks it.)"""
 _OVERRIDES: Final[Mapping[str, Any]] = {
     "description": "a list of overrides",
     "type": ["array", "null"],
@@ -198,16 +198,9 @@ class _UniqueLoader(_Loader):  # type: ignore[misc]
                 seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
         return super().construct_mapping(node, deep=deep)
 
-    def construct_yaml_timestamp(self, node: Any) -> Any:
-        """As SafeLoader's, with an error that has the text and its place for one such as 2027-02-30."""
-        try:
-            return super().construct_yaml_timestamp(node)
-        except (OverflowError, ValueError):
-            problem = f"{node.value!a} is not a time"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
-
-_UniqueLoader.add_constructor("tag:yaml.org,2002:timestamp", _UniqueLoader.construct_yaml_timestamp)
+# A time stays text, which _moment parses.
+_UniqueLoader.add_constructor("tag:yaml.org,2002:timestamp", _UniqueLoader.construct_yaml_str)
 
 
 def parse(text: bytes | str) -> Any:
@@ -288,8 +281,6 @@ def _moment(location: str, value: object) -> datetime.datetime:
         with contextlib.suppress(ValueError):
             # (Before Python 3.11, fromisoformat does not know Z.)
             moment = datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value))
-    elif isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
-        moment = datetime.datetime.combine(value, datetime.time())
     if not isinstance(moment, datetime.datetime):
         raise exceptions.InvalidDocument(location, f"must be {_TIME['description']}, not {_shown(value)}")
     try:
@@ -375,8 +366,6 @@ def _shown(value: object) -> str:
         return "nothing"
     if isinstance(value, (dict, list)):
         return "a mapping" if isinstance(value, dict) else "a list"
-    if isinstance(value, datetime.date):  # which YAML has made of a text without quotes
-        return value.isoformat()
     return safe_repr(value)
 
 
