@@ -57,7 +57,7 @@ def max_unit_of(inventory: Inventory) -> int:
 
 
 def violated_unit(amount: int, *, min_unit: int, max_unit: int, step_size: int) -> str | None:
-    """The unit rule that ``amount`` violates, and the next amounts that pass, as a sentence without a full stop.
+    """The unit rule that ``amount`` violates, as a sentence without a full stop.
 
     None if it passes. min_unit itself passes. Above it, only multiples of step_size up to max_unit pass.
     """
@@ -67,13 +67,9 @@ def violated_unit(amount: int, *, min_unit: int, max_unit: int, step_size: int) 
         return f"min_unit is {min_unit}: the smallest amount that can be claimed"
     if amount <= max_unit and amount % step_size == 0:
         return None
-    lower = largest_permitted(amount, min_unit=min_unit, max_unit=max_unit, step_size=step_size)
     if amount > max_unit:
-        return f"max_unit is {max_unit}: the largest amount that can be claimed is {lower}"
-    higher = amount - amount % step_size + step_size
-    if higher > max_unit:
-        return f"step_size is {step_size}: the largest amount that can be claimed is {lower}"
-    return f"step_size is {step_size}: the next amounts that can be claimed are {lower} and {higher}"
+        return f"max_unit is {max_unit}: a larger amount cannot be claimed"
+    return f"step_size is {step_size}: an amount above min_unit must be a multiple of it"
 
 
 def largest_permitted(at_most: int, *, min_unit: int, max_unit: int, step_size: int) -> int:
