@@ -179,7 +179,7 @@ class LimitChanges:
                 new += [] if equal else [override]
                 equal_or_new.append(equal or override)
             changes = [made(override) for override in new]
-            after = Timeline(family.tree, [*family.overrides, *new], now, (generation, 0))
+            after = Timeline(family.tree, [*family.overrides, *new], now)
             check_number(after.overrides, new)
             minimum_rules.refuse(self._problems(connection, family, after, changes, force=force), changes)
             if dry_run:
@@ -467,7 +467,7 @@ def plan(
     after, changes = document.apply(before, wanted)
     first = (generation, len(changes))
     new = made_by_import(wanted.new_overrides, live, now, first)
-    return Timeline(after, [*live, *new], now, first), [*changes, *map(made, new)]
+    return Timeline(after, [*live, *new], now), [*changes, *map(made, new)]
 
 
 def _project_of(connection: Connection, override_id: str) -> tuple[str | None, str | None]:

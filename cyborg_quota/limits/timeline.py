@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, walk
 from cyborg_quota.limits.models import EnforcementModel, Flat
 from cyborg_quota.types import TOTAL, UNLIMITED, Constraint, LimitOverride, ResourceKey, UsageKey, grouped
 from cyborg_quota.types.limits import Violation, shown
-
-_MAX_NAMED: Final = 3
-"""The maximum number of overrides that one sentence names."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,14 +21,12 @@ class Timeline:
     """Limits now and in the future. ``tree`` has the limits without overrides.
 
     ``overrides`` are those that have not ended, in the order in which they were made: the last one applies. ``now`` is
-    the time of the database, naive UTC; None if there are no overrides. ``new_from``: the first override (``made``) of
-    those that the change would make, whose ids are not assigned yet; None: there are none.
+    the time of the database, naive UTC; None if there are no overrides.
     """
 
     tree: LimitTree
     overrides: Sequence[LimitOverride] = ()
     now: datetime.datetime | None = None
-    new_from: tuple[int, int] | None = None
 
     def at(self, moment: datetime.datetime) -> LimitTree:
         """The limits that apply at ``moment``."""
@@ -161,23 +155,12 @@ def problems(
         for problem in model.problems(limits, sorted(affected), keys):
             if str(problem) not in seen:
                 seen.add(str(problem))
-                when = "" if moment == timeline.now else f" ({_when(moment, changed[moment], timeline.new_from)})"
+                when = "" if moment == timeline.now else f" (from {shown(moment)})"
                 violations.append(dataclasses.replace(problem, when=when))
     return [
         dataclasses.replace(violation, above=timeline.tree.parents.get(violation.parent or ""))
         for violation in violations
     ]
-
-
-def _when(moment: datetime.datetime, overrides: Iterable[LimitOverride], new_from: tuple[int, int] | None) -> str:
-    """``from 2026-12-01T08:00Z, when override 8-0 begins``; without those that are new."""
-    known = [override for override in overrides if new_from is None or override.made < new_from]
-    events = [
-        f"override {override.id} {'begins' if override.starts_at == moment else 'ends'}"
-        for override in known[:_MAX_NAMED]
-    ]
-    named = " and ".join(events) + (" and others do" if len(known) > _MAX_NAMED else "")
-    return f"from {shown(moment)}" + (f", when {named}" if named else "")
 
 
 def _related(tree: LimitTree, projects: Collection[str]) -> set[str]:
