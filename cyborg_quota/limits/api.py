@@ -274,21 +274,16 @@ class Limits(Minimums):
 
     @admin_call
     def tree(self, context: Context, project_id: str | None = None) -> list[TreeRow]:
-        """The whole tree, or the subtree of a project. Parents come before their children; one row per resource."""
+        """The whole tree, or the subtree of a project. Parents come before their children; one row per resource.
+
+        Reads the whole tree: see tree_page.
+        """
         top = validation.optional_name("project_id", project_id)
         initial_limits = self.require_stored().initial_limits
-        if top is None:
-            parents, state = self._database.read(path_state.read_tree)
-            tree = LimitTree(dict(state.defaults), dict(state.project_limits), parents, initial_limits)
-            nodes = limit_tree.walk(tree.roots, tree.children_of)
-            return limit_tree.rows(tree, state.counters, nodes, self.limit_if_missing, self._resources.names())
-
-        def read(connection: Connection) -> tuple[list[tuple[int, str]], list[PathState]]:
-            edges = LimitTree({}, {}, projects.subtree_edges(connection, top), initial_limits)
-            nodes = list(limit_tree.walk([top], edges.children_of))
-            return nodes, path_state.read_states(connection, {name for _, name in nodes})[1]
-
-        return self._subtree_rows(*self._database.read(read))
+        parents, state = self._database.read(path_state.read_tree)
+        tree = LimitTree(dict(state.defaults), dict(state.project_limits), parents, initial_limits)
+        nodes = limit_tree.walk(tree.roots if top is None else [top], tree.children_of)
+        return limit_tree.rows(tree, state.counters, nodes, self.limit_if_missing, self._resources.names())
 
     @admin_call
     def tree_page(

@@ -87,7 +87,6 @@ OWN: dict[str, Call] = {
     "get_reservations": lambda engine: engine.get_reservations(P7, consumer="consumer"),
     "list_limits": lambda engine: engine.limits.list_limits(base.ADMIN, "p7"),
     "path": lambda engine: engine.limits.path(base.ADMIN, "p7"),
-    "tree": lambda engine: engine.limits.tree(base.ADMIN, "p7"),
     "tree_page": lambda engine: engine.limits.tree_page(base.ADMIN, "p7", 1),
     "get_detail": lambda engine: engine.get_detail(P7),
     "get_parent": lambda engine: engine.limits.get_parent(base.ADMIN, "p7"),
