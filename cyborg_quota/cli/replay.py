@@ -124,7 +124,8 @@ Replay = base.generate(
 
         A replay that was interrupted resumes when it is started again on the same
         database, and ends with the same totals. The resources of the trace need not be
-        registered. Use a separate database: the charges are not removed afterwards.
+        registered. Use a separate database, and one run of a trace at a time: the
+        charges are not removed afterwards.
 
         With --provider, each reserve of a positive amount also claims capacity. placed
         is then the number of those that took it (a repeated reserve does not), and

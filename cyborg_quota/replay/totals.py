@@ -50,14 +50,9 @@ class Tally:
         """Return whether the consumer's reserve was refused, so that there is nothing to settle."""
         return event.kind != "reserve" and (event.project_id, event.consumer) in self._refused
 
-    def is_fresh(self, event: Event) -> bool:
-        """Return whether it is a reserve that creates a new reservation if admitted: its consumer holds nothing."""
-        return event.kind == "reserve" and (event.project_id, event.consumer) not in self._live
-
-    def is_repeated(self, event: Event) -> bool:
-        """Return whether it is a reserve of exactly what its consumer already holds."""
-        live = self._live.get((event.project_id, event.consumer))
-        return event.kind == "reserve" and live == ((event.project_id, event.resource), event.amount)
+    def is_live(self, event: Event) -> bool:
+        """Return whether the consumer holds something."""
+        return (event.project_id, event.consumer) in self._live
 
     def add(self, event: Event, *, is_refused: bool = False) -> str:
         """Count one event; returns its outcome."""

@@ -12,7 +12,6 @@ import fixtures as fx
 import yaml
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.replay import replay
 from tests.cli import base
 
 EXAMPLE = str(pathlib.Path(__file__).parents[2] / "etc/cyborg_quota/traces/example.csv")
@@ -141,13 +140,6 @@ class BadReplayTest(ReplayCase):
         path = self.trace("0,reserve,x,p2,gpu,2147483647", "0,reserve,y,p2,gpu,1")
         self.assertIn("line 3: Project p2 cannot hold", self.refused(1, "replay", path))
 
-    def test_a_consumer_that_holds_something_else(self) -> None:
-        self.good("reserve", "--project", "p", "--consumer", "a", "gpu=1")
-        path = self.trace("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1")
-        for _ in range(2):
-            self.assertIn("line 2: Consumer a of project p holds", self.refused(2, "replay", path))
-        self.assertEqual(0, self.good("list", "--usage")[0]["used"])
-
     def test_an_outage_is_named_by_its_line_and_can_be_continued(self) -> None:
         path = self.trace("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1", "2,reserve,b,p,gpu,1")
         gone = fx.MockPatchObject(
@@ -158,21 +150,6 @@ class BadReplayTest(ReplayCase):
         ended = self.call("replay", path, "-f", "json")
         self.assertEqual("cyborg-quota: resumed after event 1\n", ended.err)
         self.assertEqual([3, 2, 0, 1, 0, 0, 0, 1, 1], self.totals(ended.json))
-
-    def test_the_first_of_two_concurrent_runs_ends_with_an_error(self) -> None:
-        path = self.trace(*(f"0,reserve,c{number},p,gpu,1" for number in range(600)))
-        began = []
-        reserve = QuotaEngine.reserve
-
-        def other_run_begins(*args: Any, **kwargs: Any) -> list[str]:
-            if not began:
-                began.append(True)
-                self.assertEqual(600, self.replay(path)["admitted"])
-            return reserve(*args, **kwargs)
-
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.engine.QuotaEngine.reserve", other_run_begins))
-        self.assertIn("Another run of this replay took over", self.refused(1, "replay", path))
-        self.assertEqual(600, self.good("list", "--usage")[0]["reserved"])
 
 
 class StoppedReplayTest(ReplayCase):
@@ -213,19 +190,3 @@ class ChartTest(ReplayCase):
             self.assertEqual(0, ended.status, ended.err)
             self.assertEqual(b"\x89PNG", path.read_bytes()[:4])
             path.unlink()
-
-
-class CheckpointTest(ReplayCase):
-    def test_checkpoints_bound_the_lookup(self) -> None:
-        path = self.trace(*(f"0,reserve,c{number},p,gpu,1" for number in range(2 * replay.CHECKPOINT_EVENTS + 10)))
-        self.replay(path)
-        asked = []
-        listing = QuotaEngine.list_reservations
-
-        def count(*args: Any, **kwargs: Any) -> Any:
-            asked.append(kwargs)
-            return listing(*args, **kwargs)
-
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.engine.QuotaEngine.list_reservations", count))
-        self.replay(path)
-        self.assertEqual([], asked)

@@ -80,7 +80,6 @@ class CrashTest(base.CliTestCase):
         path = self.directory / "trace.csv"
         path.write_text(TRACE)
         self.trace = Trace(str(path))
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.replay.replay.CHECKPOINT_EVENTS", 7))
         conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(self.conf)])
         conf.set_override("sqlite_synchronous", False, group="database")
         conf.set_override("driver", "config", group="limits")
