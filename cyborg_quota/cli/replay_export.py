@@ -17,8 +17,8 @@ from cyborg_quota.surface.operations import Operation
 
 
 @contextlib.contextmanager
-def exported(conf: Any, since_seconds: int | None) -> Iterator[tuple[TextIO, Any]]:
-    """Write the trace of the configured ledger to a temporary file; yields it, and the span of time that it covers."""
+def exported(conf: Any, since_seconds: int | None) -> Iterator[TextIO]:
+    """Write the trace of the configured ledger to a temporary file, and yield it."""
     from cyborg_quota.replay import export
 
     with contextlib.ExitStack() as stack:
@@ -31,14 +31,14 @@ def exported(conf: Any, since_seconds: int | None) -> Iterator[tuple[TextIO, Any
                 "w+", encoding="utf-8", newline="", prefix="cyborg-quota-", suffix=".csv"
             )
             stack.callback(spool.close, file)
-            span = export.write(database, file, since_seconds, progress)  # type: ignore[arg-type]
+            export.write(database, file, since_seconds, progress)  # type: ignore[arg-type]
             file.flush()
             file.seek(0)
-        yield file, span  # type: ignore[misc]
+        yield file  # type: ignore[misc]
 
 
 def _export(run: base.Run, file: str | None, since: int | None) -> None:
-    with exported(run.conf, since) as (trace, _), output.output(run.app.stdout, file) as target:
+    with exported(run.conf, since) as trace, output.output(run.app.stdout, file) as target:
         shutil.copyfileobj(trace, target)
 
 

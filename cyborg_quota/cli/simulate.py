@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import os
 from typing import TYPE_CHECKING, Final
@@ -19,7 +18,6 @@ from cyborg_quota.surface import arguments, formats
 from cyborg_quota.surface.operations import Argument, Column, Operation, columns
 
 if TYPE_CHECKING:
-    from cyborg_quota.db.history import Span
     from cyborg_quota.limits.timeline import LimitSet
     from cyborg_quota.replay.simulation import Comparison, Outcome
     from cyborg_quota.replay.traces import Trace
@@ -50,13 +48,8 @@ def _outcomes(run: base.Run, file: str, against: str, since: int | None, chart: 
 
     before, after, problems = _limit_sets(run, file)
     with contextlib.ExitStack() as stack:
-        path, span = against, None
-        if against == LEDGER:
-            exported_file, span = stack.enter_context(exported(run.conf, since))
-            path = exported_file.name
-        if span is not None and run.conf.limits.driver == "database":
-            before, after = _with_past_overrides(run, before, after, span)
-        comparison = _compare(run, Trace(path), before, after, span, records=chart is not None)
+        path = stack.enter_context(exported(run.conf, since)).name if against == LEDGER else against
+        comparison = _compare(run, Trace(path), before, after, records=chart is not None)
     outcomes = comparison.outcomes()
     limited = {*after.tree.resources, *(override.resource for override in after.overrides), *after.totals}
     unknown = limited - set(run.conf.quota.resources) - {outcome.resource for outcome in outcomes}
@@ -64,8 +57,8 @@ def _outcomes(run: base.Run, file: str, against: str, since: int | None, chart: 
     if unknown and (unknown := unknown.difference(resource.name for resource in run.engine.list_resources())):
         raise exceptions.UnknownResource(unknown, run.engine.resources)
     # (After the errors, which are one line.)
-    if against != LEDGER and (before.overrides or after.overrides):
-        run.print_message("Overrides are not applied: the times of a trace are relative. Use --against ledger.")
+    if before.overrides or after.overrides:
+        run.print_message("Overrides are not applied: a simulation compares the limits without them.")
     if any(key.pod for limits in (before, after) for key in limits.tree.project_limits):
         run.print_message("Limits per pod are not applied: an event of a trace names no pod.")
     if chart is not None:
@@ -129,39 +122,13 @@ def _limit_sets(run: base.Run, file: str) -> tuple[LimitSet, LimitSet, list[Viol
     return before, after, limit_changes.find_problems(driver, planned, changes)
 
 
-def _with_past_overrides(run: base.Run, before: LimitSet, after: LimitSet, span: Span) -> tuple[LimitSet, LimitSet]:
-    """Both sets with the overrides that applied within the span and have ended, or were cancelled.
-
-    No override of them begins before it was made.
-    """
-    from cyborg_quota.replay import export
-
-    with open_database(run.conf) as database:
-        past = {override.made: override for override in export.past_overrides(database, span.begin)}
-    present = {override.made: override for override in before.overrides}
-    begun = [
-        dataclasses.replace(override, starts_at=past.get(made, override).starts_at)
-        for made, override in present.items()
-    ]
-    known = [
-        *begun,
-        *(override for made, override in past.items() if made not in present and override.until <= span.now),
-    ]
-    known.sort(key=lambda override: override.made)
-    new = after.overrides[len(before.overrides) :]
-    return dataclasses.replace(before, overrides=known), dataclasses.replace(after, overrides=[*known, *new])
-
-
-def _compare(
-    run: base.Run, trace: Trace, before: LimitSet, after: LimitSet, span: Span | None, *, records: bool
-) -> Comparison:
+def _compare(run: base.Run, trace: Trace, before: LimitSet, after: LimitSet, *, records: bool) -> Comparison:
     from cyborg_quota.driver import DbQuotaDriver
     from cyborg_quota.limits.sources.database import DatabaseLimitDriver
     from cyborg_quota.replay.simulation import Comparison
 
     enforcers = DbQuotaDriver.from_conf(run.conf, DatabaseLimitDriver.from_conf(run.conf)).enforcers
-    begin = None if span is None else span.begin
-    comparison = Comparison(before, after, begin, counters_of=enforcers.counters_of, records=records)
+    comparison = Comparison(before, after, counters_of=enforcers.counters_of, records=records)
     with base.progress_bar(max(trace.lines - 1, 0), "events") as progress:
         for event in trace:
             try:
@@ -170,9 +137,6 @@ def _compare(
                 raise Located(f"{trace.name}, line {event.line}", error) from error
             if event.line % _PROGRESS_EVENTS == 0:
                 progress(_PROGRESS_EVENTS)
-    if span is not None:
-        for simulation in (comparison.before, comparison.after):
-            simulation.advance((span.now - span.begin).total_seconds())
     return comparison
 
 
@@ -206,10 +170,8 @@ Simulate = base.generate(
         claims, peak is the largest amount that was held under the present limits, and
         bound_by is the project whose new limit refused most of the claims, or (total).
         Where limits include the descendants of a project, so does peak. A resource with
-        a total limit has a row (total): what all projects hold together. With --against
-        ledger, each override applies to the events within its span, also one that has
-        ended; no override applies to a trace file, whose times are relative. Limits per
-        pod are not applied. If the enforcement model does not allow the new limits,
+        a total limit has a row (total): what all projects hold together. Overrides and
+        limits per pod are not applied. If the enforcement model does not allow the new limits,
         prints the rows and then the reasons, and exits with 1.
         """,
         "cyborg-quota simulate new.yaml --against trace.csv --chart new.svg\n"

@@ -157,12 +157,6 @@ def read(
     return [_entry(row) for row in connection.execute(query)]
 
 
-def read_overrides(connection: sa.Connection, since: datetime.datetime) -> list[HistoryEntry]:
-    """The entries of overrides whose span ends after ``since`` (naive UTC), oldest first."""
-    query = sa.select(changes).where(_column.ends_at > since).order_by(_column.generation, _column.ordinal)
-    return [_entry(row) for row in connection.execute(query)]
-
-
 def _entry(row: Any) -> HistoryEntry:
     return HistoryEntry(
         id=f"{row.generation}-{row.ordinal}",

@@ -33,22 +33,14 @@ COMMIT: Final = 3
 END: Final = 4
 
 
-class Span(NamedTuple):
-    """The beginning of a history and the present time of the database, naive UTC."""
-
-    begin: datetime.datetime
-    now: datetime.datetime
-
-
-def span(connection: sa.Connection, microseconds: int | None) -> Span:
-    """The span of the last ``microseconds``. None: since the first reservation that is stored."""
+def begin(connection: sa.Connection, microseconds: int | None) -> datetime.datetime:
+    """So many microseconds ago (naive UTC). None: the time of the first reservation that is stored."""
     if microseconds is None:
         first = sa.select(sa.func.min(_row.created_at)).scalar_subquery()
-        begin: sa.ColumnElement[Any] = sa.func.coalesce(first, clock.utc_now())
+        moment: sa.ColumnElement[Any] = sa.func.coalesce(first, clock.utc_now())
     else:
-        begin = clock.utc_after(-sa.literal(microseconds, sa.BigInteger))
-    query = sa.select(sa.type_coerce(begin, sa.DateTime()), sa.type_coerce(clock.utc_now(), sa.DateTime()))
-    return Span(*connection.execute(query).one())
+        moment = clock.utc_after(-sa.literal(microseconds, sa.BigInteger))
+    return connection.execute(sa.select(sa.type_coerce(moment, sa.DateTime()))).scalar_one()
 
 
 def stream(connection: sa.Connection, begin: datetime.datetime) -> Iterable[Any]:

@@ -83,7 +83,7 @@ class LimitSet:
     """Gives the constraints of a charge, as the limit driver ``database`` does.
 
     ``missing_is_unlimited``: whether a resource for which no limit is set is unlimited ([limits] missing).
-    ``overrides``, in the order in which they were made, apply only to the result of ``at`` and to ``steps``.
+    ``overrides`` are not applied.
     ``totals``: the total limits over all projects, by resource.
     """
 
@@ -98,14 +98,6 @@ class LimitSet:
         """The same limits for each project, without a tree: the limit drivers ``config`` and ``noop``."""
         tree = LimitTree(dict(limits), {}, {}, InitialLimits(child=None, root=None))
         return cls(tree, Flat(), missing_is_unlimited=True)
-
-    def at(self, moment: datetime.datetime) -> LimitSet:
-        """The limits that apply at ``moment`` (naive UTC), as a set without overrides."""
-        return dataclasses.replace(self, tree=Timeline(self.tree, self.overrides).at(moment), overrides=())
-
-    def boundaries(self, begin: datetime.datetime) -> list[datetime.datetime]:
-        """``begin``, and every later moment at which an override begins or ends; sorted."""
-        return sorted({begin, *Timeline(self.tree, self.overrides, begin).by_boundary()})
 
     def limit(self, project_id: str, resource: str) -> int | None:
         """The limit of a project, or of all (TOTAL). None: none is set, so that every request is refused."""

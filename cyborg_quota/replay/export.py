@@ -8,16 +8,15 @@ Refused requests are not in it, because the ledger does not store them; nor is w
 from __future__ import annotations
 
 import csv
-import dataclasses
 import datetime
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TextIO
 
-from cyborg_quota.db import change_log, history
+from cyborg_quota.db import history
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.replay.traces import HEADER, HEADER_LINE, Event, Kind
-from cyborg_quota.types import COMMITTED, MICROSECONDS, RELEASED, HistoryEntry, LimitOverride
+from cyborg_quota.types import COMMITTED, MICROSECONDS, RELEASED
 
 _PROGRESS_ROWS: Final = 1000
 
@@ -50,56 +49,21 @@ def _kinds(row: Any) -> list[Kind]:
     return ["release" if row.state == (COMMITTED if row.step == history.LEAVE else RELEASED) else "rollback"]
 
 
-def past_overrides(database: Database, since: datetime.datetime) -> list[LimitOverride]:
-    """The overrides that ended after ``since`` (naive UTC), or have not ended, in the order in which they were made.
-
-    No override begins before it was made, whatever its start. A cancelled one ends when it was cancelled; one that was
-    cancelled before its start is left out.
-    """
-    overrides: dict[str, LimitOverride] = {}
-    for entry in database.read(lambda connection: change_log.read_overrides(connection, since)):
-        assert entry.override_id is not None and entry.at is not None, f"entry {entry.id} is not one of an override"
-        if entry.after is not None:
-            overrides[entry.override_id] = _override(entry, entry.override_id, entry.at)
-        elif entry.override_id in overrides:
-            override = overrides[entry.override_id]
-            overrides[entry.override_id] = dataclasses.replace(override, until=min(override.until, entry.at))
-    return sorted(
-        (override for override in overrides.values() if override.starts_at < override.until),
-        key=lambda override: override.made,
-    )
-
-
-def _override(entry: HistoryEntry, override_id: str, at: datetime.datetime) -> LimitOverride:
-    assert entry.starts_at is not None and entry.until is not None, f"entry {entry.id} has no span"
-    generation, number = override_id.split("-")
-    return LimitOverride(
-        made=(int(generation), int(number)),
-        project_id=str(entry.project_id),
-        resource=str(entry.resource),
-        limit=entry.after,
-        starts_at=max(entry.starts_at, at),
-        until=entry.until,
-        reason=entry.reason,
-    )
-
-
 def write(
     database: Database, file: TextIO, since_seconds: int | None, progress: Callable[[int], None] = lambda _count: None
-) -> history.Span:
-    """Write the history of the last seconds (None: all of it) to a seekable file. Returns the span of time."""
+) -> None:
+    """Write the history of the last seconds (None: all of it) to a seekable file."""
 
-    def work(connection: Connection) -> history.Span:
+    def work(connection: Connection) -> None:
         file.seek(0)
         file.truncate()  # a retried transaction writes everything again
-        span = history.span(connection, None if since_seconds is None else since_seconds * MICROSECONDS)
+        begin = history.begin(connection, None if since_seconds is None else since_seconds * MICROSECONDS)
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(HEADER)
-        for event in events(history.stream(connection, span.begin), span.begin):
+        for event in events(history.stream(connection, begin), begin):
             time = f"{event.time:.6f}".rstrip("0").rstrip(".")
             writer.writerow((time, event.kind, event.consumer, event.project_id, event.resource, event.amount))
             if event.line % _PROGRESS_ROWS == 0:
                 progress(_PROGRESS_ROWS)
-        return span
 
-    return database.read(work)
+    database.read(work)

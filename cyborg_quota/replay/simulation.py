@@ -7,7 +7,6 @@ The memory use depends on the numbers of projects and of consumers that hold som
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
@@ -39,19 +38,12 @@ class Simulation:
     the sum of all projects of the trace. ``peak`` is the largest amount that the limit of the project was compared
     with: its own, or that of its subtree.
 
-    ``begin`` (naive UTC) is the moment at which the time of the events is 0. With it, the overrides of ``limits`` apply
-    to the events in their spans; without it (None), they do not apply. ``limits`` is what applies at present.
     ``counters_of``: see Enforcers.
     """
 
-    def __init__(self, limits: LimitSet, begin: datetime.datetime | None, counters_of: CountersOf) -> None:
+    def __init__(self, limits: LimitSet, counters_of: CountersOf) -> None:
         self.limits = limits
         self._counters_of = counters_of
-        self._with_overrides = limits
-        self._boundaries: list[tuple[float, datetime.datetime]] = []
-        if begin is not None and limits.overrides:
-            moments = reversed(limits.boundaries(begin))
-            self._boundaries = [((moment - begin) / datetime.timedelta(seconds=1), moment) for moment in moments]
         self.refused: Counter[UsageKey] = Counter()
         self.bound_by: dict[UsageKey, Counter[str]] = {}
         self.peak: dict[UsageKey, int] = {}
@@ -60,16 +52,6 @@ class Simulation:
         self._live: dict[Holder, Row] = {}
         self._skipped: set[Holder] = set()
         self._constraints: dict[UsageKey, tuple[list[UsageKey], list[Constraint]]] = {}
-        self.advance(0.0)
-
-    def advance(self, time: float) -> None:
-        """Apply the overrides that are active at ``time``, in seconds. The time never goes back."""
-        moment = None
-        while self._boundaries and self._boundaries[-1][0] <= time:
-            _, moment = self._boundaries.pop()
-        if moment is not None:
-            self.limits = self._with_overrides.at(moment)
-            self._constraints.clear()
 
     def held(self, key: UsageKey) -> int:
         """The amount that the limit of the project is compared with."""
@@ -82,7 +64,6 @@ class Simulation:
         After a refused reserve, the other events of its consumer are skipped. Raises the errors of the engine:
         ReservationConflict, UsageOverflow, and for a commit what ``transitions`` raises.
         """
-        self.advance(event.time)
         holder = (event.project_id, event.consumer)
         self.touched = ()
         if event.kind == "reserve":
@@ -156,7 +137,7 @@ class Outcome:
     """What the limits before and the new limits do to the claims of one project for one resource.
 
     ``peak`` is the largest amount that was held under the limits before. ``limit_before`` and ``limit_after`` are the
-    limits at the end of the trace; None: not set. ``bound_by`` is the project whose new limit refused the most claims,
+    limits of the project; None: not set. ``bound_by`` is the project whose new limit refused the most claims,
     or TOTAL.
     """
 
@@ -173,20 +154,19 @@ class Outcome:
 class Comparison:
     """Runs two simulations side by side. ``series``: the amounts held, by key, if ``records``.
 
-    ``begin``, ``counters_of``: see Simulation.
+    ``counters_of``: see Enforcers.
     """
 
     def __init__(
         self,
         before: LimitSet,
         after: LimitSet,
-        begin: datetime.datetime | None = None,
         *,
         counters_of: CountersOf,
         records: bool = False,
     ) -> None:
-        self.before = Simulation(before, begin, counters_of)
-        self.after = Simulation(after, begin, counters_of)
+        self.before = Simulation(before, counters_of)
+        self.after = Simulation(after, counters_of)
         self._records = records
         self.series: dict[UsageKey, tuple[Series, Series]] = {}
 

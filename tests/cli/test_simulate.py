@@ -193,90 +193,32 @@ class RowsTest(SimulateCase):
 
 
 class OverridesTest(SimulateCase):
-    """Overrides apply at the times of the ledger's events: three claims, 10, 5 and 1 hours ago."""
-
     def setUp(self) -> None:
         super().setUp()
         self.now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
         self.assertEqual(0, self.call("set", "--default", "gpu=10").status)
         self.assertEqual(0, self.call("project", "set", "p", "--no-parent").status)
-        for hours in (10, 5, 1):
-            (row,) = self.good("reserve", "--project", "p", "gpu=2")
-            self.sql("UPDATE reservations SET created_at = :t WHERE uuid = :u", t=self.stored(-hours), u=row["uuid"])
+        self.good("reserve", "--project", "p", "gpu=4")
 
-    def time(self, hours: float) -> datetime.datetime:
-        return self.now + datetime.timedelta(hours=hours)
-
-    def stored(self, hours: float) -> str:
-        """The same as SQLite has it."""
-        return self.time(hours).isoformat(" ", "microseconds")
-
-    def override(self, limit: int, start: float | None, end: float) -> dict[str, Any]:
+    def override(self, limit: int, start: float, end: float) -> dict[str, Any]:
         """An entry of the file."""
-        entry = {"resource": "gpu", "limit": limit, "until": f"{self.time(end).isoformat()}Z"}
-        return entry if start is None else {**entry, "from": f"{self.time(start).isoformat()}Z"}
+        times = [f"{(self.now + datetime.timedelta(hours=hours)).isoformat()}Z" for hours in (start, end)]
+        return {"resource": "gpu", "limit": limit, "from": times[0], "until": times[1]}
 
-    def limit_now(self, *overrides: dict[str, Any], made: float = -20) -> None:
-        """Import the overrides; they were made so many hours from now."""
-        file = self.limits({"projects": [{"id": "p", "overrides": list(overrides)}]})
-        self.assertEqual(0, self.call("limits", "import", file).status)
-        self.sql("UPDATE changes SET created_at = :t WHERE ends_at IS NOT NULL", t=self.stored(made))
-
-    def end_overrides(self, hours: float) -> None:
-        self.sql("UPDATE changes SET ends_at = :t WHERE ends_at IS NOT NULL", t=self.stored(hours))
-        self.sql("DELETE FROM limit_overrides")
-
-    def outcome(self, against: str, *overrides: dict[str, Any], argv: tuple[str, ...] = ()) -> tuple[Any, ...]:
-        """refused_before, refused_after, peak, limit_before and limit_after of p."""
-        content = {"projects": [{"id": "p", "overrides": list(overrides)}]}
-        (row,) = self.simulate(content, against, *argv)
-        return tuple(row.values())[2:7]
-
-    def test_an_override_applies_from_its_start(self) -> None:
-        self.assertEqual((0, 0, 6, 10, 10), self.outcome("ledger"))
-        self.limit_now(self.override(3, -6, 24))
-        self.assertEqual((2, 2, 2, 3, 3), self.outcome("ledger"))
-        self.assertEqual((2, 1, 2, 3, 5), self.outcome("ledger", self.override(5, -2, 24)))
-        self.assertEqual((2, 2, 2, 3, 3), self.outcome("ledger", argv=("--since", "7h")))
-
-    def test_no_override_applies_before_it_was_made(self) -> None:
-        self.limit_now(self.override(1, -20, 24), made=0)
-        self.assertEqual((0, 0, 6, 1, 1), self.outcome("ledger"))
-        self.end_overrides(-0.01)
-        self.assertEqual((0, 0, 6, 10, 10), self.outcome("ledger"))
-
-    def test_the_override_made_last_applies(self) -> None:
-        self.limit_now(self.override(1, -20, 24))
-        self.limit_now(self.override(4, -20, 24))
-        self.assertEqual((1, 2, 4, 4, 2), self.outcome("ledger", self.override(2, -20, 20)))
-
-    def test_an_override_of_the_future_refuses_nothing(self) -> None:
-        self.limit_now(self.override(0, 1, 24))
-        self.assertEqual((0, 0, 6, 10, 1), self.outcome("ledger", self.override(1, None, 24)))
-        self.assertEqual((0, 0, 6, 10, 10), self.outcome("ledger", self.override(1, -20, -2)))  # an import ignores it
-
-    def test_an_override_that_has_ended_applies_within_its_span(self) -> None:
-        self.limit_now(self.override(1, -20, 24))
-        self.end_overrides(-6)
-        self.assertEqual((1, 1, 4, 10, 10), self.outcome("ledger"))
-        self.assertEqual((1, 0, 4, 10, 9), self.outcome("ledger", self.override(9, -20, 24)))
-        self.assertEqual((0, 0, 6, 10, 10), self.outcome("ledger", argv=("--since", "330m")))
-
-    def test_a_cancelled_override_applies_until_it_was_cancelled(self) -> None:
-        self.limit_now(self.override(1, -20, 24), self.override(0, 20, 24))
-        for row in self.good("override", "list"):
-            self.assertEqual(0, self.call("override", "delete", row["id"]).status)
-        self.sql("UPDATE changes SET created_at = :t WHERE action = 'cancel'", t=self.stored(-6))
-        self.assertEqual((1, 1, 4, 10, 10), self.outcome("ledger"))
-
-    def test_a_trace_has_no_times_for_overrides(self) -> None:
-        self.limit_now(self.override(0, -20, 24))
-        trace = self.trace("0,reserve,a,p,gpu,4")
-        ended = self.call("simulate", self.limits({}), "--against", trace, "-f", "json")
-        self.assertEqual((0, 0, 10), (ended.status, ended.json[0]["refused_after"], ended.json[0]["limit_after"]))
-        self.assertIn("Overrides are not applied", ended.err)
-        self.assertEqual(1, ended.err.count("\n"))
-        error = self.refused(2, "simulate", self.limits({}), "--against", str(self.directory / "none"))
+    def test_no_override_is_applied(self) -> None:
+        """One line says so, if there are any."""
+        new = self.limits({"projects": [{"id": "p", "overrides": [self.override(0, -20, 24)]}]})
+        for _ in range(2):
+            for against in ("ledger", self.trace("0,reserve,a,p,gpu,4")):
+                ended = self.call("simulate", new, "--against", against, "-f", "json")
+                self.assertEqual(
+                    (0, 0, 10), (ended.status, ended.json[0]["refused_after"], ended.json[0]["limit_after"])
+                )
+                self.assertIn("Overrides are not applied", ended.err)
+                self.assertEqual(1, ended.err.count("\n"))
+            self.assertEqual(0, self.call("limits", "import", new).status)
+            new = self.limits({})
+        error = self.refused(2, "simulate", new, "--against", str(self.directory / "none"))
         self.assertEqual(1, error.count("\n"), error)
 
     def test_limits_per_pod_are_not_applied(self) -> None:

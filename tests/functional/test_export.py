@@ -146,7 +146,7 @@ class TestChanges(ExportTestCase):
                 moments.append((self.database.read(overrides.now), self.held()))
             self.assert_invariants()
             trace = self.assert_same_totals()
-            begin = self.database.read(lambda connection: history.span(connection, None)).begin
+            begin = self.database.read(lambda connection: history.begin(connection, None))
             for moment, held in moments:
                 self.assertEqual(held, self.held_at(trace, (moment - begin).total_seconds()))
             self.make_older("id % 3 = 0")
