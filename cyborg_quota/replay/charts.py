@@ -8,9 +8,7 @@ are drawn as a row of ticks below the line, and counted in the title of the pane
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
-import importlib.util
 import math
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,10 +30,6 @@ _UNITS: Final = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), 
 _HELD, _BEFORE, _LIMIT, _REFUSED = "tab:blue", "0.65", "black", "tab:red"
 
 _CLAIMED, _ELSEWHERE, _FREE, _PROMISED = "tab:blue", "tab:orange", "0.88", "tab:red"
-_MAX_PERCENT: Final = 400.0
-"""A longer bar of promises is cut here, and its end shows an arrow: otherwise it would hide all others."""
-_INSIDE_PERCENT: Final = 250.0
-"""The text of a longer bar of promises is drawn inside the bar."""
 _ROW_INCHES: Final = 0.62
 
 
@@ -53,12 +47,10 @@ class Panel:
 
 def require(path: str) -> None:
     """Raise BadUsage if no chart can be drawn to ``path``; called before the replay, which may take hours."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise BadUsage("--chart needs matplotlib: install cyborg_quota[chart]")
     try:
         importlib.import_module("matplotlib.pyplot")
-    except ImportError as error:  # installed, but incompatible with another package (often numpy)
-        raise BadUsage(f"--chart needs matplotlib, which failed to load: {error}.") from None
+    except ImportError as error:  # not installed, or incompatible with another package (often numpy)
+        raise BadUsage(f"--chart needs matplotlib: install cyborg_quota[chart] ({error}).") from None
     if not path.lower().endswith(FORMATS):
         raise BadUsage(f"--chart {path!a}: the name must end in {' or '.join(FORMATS)}.")
     if not os.path.isdir(os.path.dirname(path) or ".") or os.path.isdir(path):
@@ -176,11 +168,8 @@ def _panel(axes: Any, panel: Panel, seconds: float, end: float, *, names_resourc
 
 
 def label(name: str) -> str:
-    """A name as a label, shortened to 20 characters.
-
-    Escape sequences stand for the characters that the font lacks, which would all look the same.
-    """
-    name = "".join(character if ord(character) in _characters() else ascii(character)[1:-1] for character in name)
+    """A name as a label in ASCII, shortened to 20 characters. (The font lacks many other characters.)"""
+    name = name.encode("ascii", "backslashreplace").decode()
     return escape(name if len(name) <= 20 else name[:9] + "…" + name[-10:])
 
 
@@ -190,17 +179,8 @@ def escape(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-@functools.cache
-def _characters() -> frozenset[int]:
-    """The characters that the font of the charts has."""
-    from matplotlib import font_manager
-
-    font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
-    return frozenset(font.get_charmap())
-
-
 def draw_capacity(path: str, reports: Sequence[ResourceReport]) -> None:
-    """Draw two bars for each resource: what exists, and what is promised, in percent of the capacity.
+    """Draw two bars for each resource with a capacity: what exists, and what is promised, in percent of the capacity.
 
     The scale is relative, so that a resource with 40 units can be read beside one with 10,000; the amounts are printed.
     The end of ``path`` selects PNG or SVG. Raises BadUsage if the file cannot be written.
@@ -216,14 +196,12 @@ def draw_capacity(path: str, reports: Sequence[ResourceReport]) -> None:
     axes.set_yticks(range(len(shown)), [label(report.resource) for report in shown], fontsize=8)
     axes.invert_yaxis()
     axes.axvline(100, color="black", linewidth=0.8)
-    axes.set_xlim(0, max([300.0, *(1.05 * _promised_percent(report) for report in shown)]))
+    axes.margins(x=0.8)  # for the texts
     axes.set_xlabel("percent of the capacity")
     keys = ((_CLAIMED, "claimed"), (_ELSEWHERE, "used elsewhere"), (_FREE, "free"), (_PROMISED, "promised"))
     handles = [patches.Patch(color=color, label=text) for color, text in keys]
     axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, frameon=False, fontsize=8)
-    without = len(reports) - len(shown)
-    more = f" ({without} without capacity not drawn)" if without else ""
-    axes.set_title(escape(f"Capacity and promises{more}"), loc="left", fontsize=11, weight="bold")
+    axes.set_title("Capacity and promises", loc="left", fontsize=11, weight="bold")
     figure.subplots_adjust(left=0.18, right=0.98, top=1 - 0.45 / height, bottom=0.5 / height)
     save(figure, path)
 
@@ -237,18 +215,9 @@ def _bars(axes: Any, row: int, report: ResourceReport) -> None:
         left += width
     text = f"{report.used} claimed, {report.used_elsewhere} elsewhere, {report.free} free of {report.capacity}"
     axes.text(max(left, 100) + 1, row - 0.17, text, fontsize=7, va="center")
-    percent = _promised_percent(report)
-    is_cut = report.promised == UNLIMITED or percent == _MAX_PERCENT
+    percent = 0.0 if report.promised == UNLIMITED else 100 * report.promised / report.capacity
     axes.barh(row + 0.17, percent, height=0.22, color=_PROMISED, alpha=0.75)
     promised = "unlimited" if report.promised == UNLIMITED else f"{report.promised} promised"
     if report.oversubscription is not None:
         promised += f" ({report.oversubscription} x), {len(report.not_served)} projects could not be served"
-    promised += " \u2192" if is_cut else ""
-    place, look = (-1, {"ha": "right", "color": "white"}) if percent > _INSIDE_PERCENT else (1, {})
-    axes.text(percent + place, row + 0.18, promised, fontsize=7, va="center", **look)
-
-
-def _promised_percent(report: ResourceReport) -> float:
-    if report.promised == UNLIMITED:
-        return _MAX_PERCENT
-    return min(100 * report.promised / report.capacity, _MAX_PERCENT)
+    axes.text(percent + 1, row + 0.18, promised, fontsize=7, va="center")
