@@ -34,8 +34,6 @@ def _replay(run: base.Run, trace: str, limit: dict[str, int], provider: str | No
     session, seconds = _apply(run, events, provider)
     records = run.engine.list_usages(run.context)
     usages = {(record.project_id, record.resource): record.usage for record in records}
-    for resource in sorted(limit.keys() - {key[1] for key in session.tally.by_project}):
-        run.print_message(f"--limit names {resource}, but the trace has no such resource")
     if chart is not None:
         drawn = {key: usage.limit for key, usage in usages.items()}
         panels = charts.replay_panels(events, session.refused, drawn)
@@ -98,18 +96,15 @@ class _Report(base.ShowOne):
     """Prints the totals, and the projects as a table of their own."""
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
-        """Print one object as JSON or YAML, the projects only as CSV, and the projects and the totals as tables."""
+        """Print one object as JSON or YAML, the projects and the totals as tables, and otherwise the totals."""
         *totals, projects = data
-        rows = [list(project.values()) for project in projects]
-        lister = cast(ListFormatter, self.formatter)  # cliff's table and our CSV can also print lists
-        if parsed_args.formatter == "csv":
-            lister.emit_list(PROJECT_COLUMNS, rows, self.app.stdout, parsed_args)
-            return 0
         if parsed_args.formatter in ("json", "yaml"):
             return super().produce_output(parsed_args, column_names, data)
-        if parsed_args.formatter == output.TABLE and rows and not parsed_args.columns:
-            limit = PROJECT_COLUMNS.index("limit")
-            cells = [output.human([*row[:limit], formats.Limit(row[limit]), *row[limit + 1 :]]) for row in rows]
+        if parsed_args.formatter == output.TABLE and projects and not parsed_args.columns:
+            cells = [
+                output.human({**project, "limit": formats.Limit(project["limit"])}.values()) for project in projects
+            ]
+            lister = cast(ListFormatter, self.formatter)  # cliff's table can also print lists
             lister.emit_list(PROJECT_COLUMNS, cells, self.app.stdout, parsed_args)
         return super().produce_output(parsed_args, column_names[:-1], [formats.Optional(value) for value in totals])
 
