@@ -23,8 +23,8 @@ class Answer(NamedTuple):
 
     @property
     def message(self) -> str:
-        """The error message that the caller gets."""
-        return str(json.loads(self.body["error_message"])["faultstring"])
+        """The error message that the caller gets, without the line feeds that oslo.messaging appends."""
+        return str(json.loads(self.body["error_message"])["faultstring"]).rstrip("\n")
 
 
 def call(
