@@ -12,7 +12,6 @@ measurement.
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import operator
 from collections.abc import Mapping, Sequence
