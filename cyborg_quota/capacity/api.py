@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, units, validation
-from cyborg_quota.capacity import report
+from cyborg_quota.capacity import report, tables
 from cyborg_quota.capacity.claims import CapacityEnforcer
 from cyborg_quota.db import change_log, history, resource_providers
 from cyborg_quota.db import inventories as inventory_rows
@@ -393,18 +393,25 @@ class Capacity(EnforcedSubject):
 
     @admin_call
     def notices(self, context: Context) -> list[CapacityNotice]:
-        """The inventories that crossed a threshold of their capacity since the last call, by any host."""
+        """The inventories that crossed a threshold of their capacity since the last call, by any host.
+
+        After them, the resources whose capacity at all providers together did (provider None).
+        """
         thresholds, least = sorted(self._enforcer.parts.thresholds), self._enforcer.parts.least_capacity
         stored = self._untimed.read(
-            lambda connection: inventory_rows.read_notified_levels(connection, min(thresholds, default=OVER), least)
+            lambda connection: [
+                *inventory_rows.read_notified_levels(connection, min(thresholds, default=OVER), least),
+                *((None, notice) for notice in tables.read_notices(connection)),
+            ]
         )
         notices = []
         for inventory_id, last in stored:
-            now = level(last.used, last.capacity, thresholds, least)
-            claim = functools.partial(
-                inventory_rows.claim_notified_level, inventory_id=inventory_id, before=last.before, now=now
-            )
-            if now != last.before and self._database.write(claim):
+            now = level(last.used, last.capacity, thresholds, 0 if inventory_id is None else least)
+            if inventory_id is None:
+                claim = functools.partial(tables.claim_notice_level, resource=last.resource)
+            else:
+                claim = functools.partial(inventory_rows.claim_notified_level, inventory_id=inventory_id)
+            if now != last.before and self._database.write(functools.partial(claim, before=last.before, now=now)):
                 notices.append(dataclasses.replace(last, now=now))
         return notices
 

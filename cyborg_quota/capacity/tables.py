@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SQL of capacity, on the tables inventories and resource_providers.
+"""The SQL of capacity, on the tables inventories, resource_providers and resource_notices.
 
-It finds the providers that can host and fit all amounts of a claim with ANY, counts what is free for headrooms, and
-checks that what is in use is counted correctly (C1).
+It finds the providers that can host and fit all amounts of a claim with ANY, counts what is free for headrooms, checks
+that what is in use is counted correctly (C1), and records which thresholds of resources at all providers were reported.
 
 Each headroom is one statement, which the index ix_inventories_free serves. Equal inventories are counted by the
 database: the nodes of a cloud have few different sizes and units.
@@ -20,13 +20,14 @@ import sqlalchemy as sa
 from cyborg_quota.db import clock, dialects, paging, reservations
 from cyborg_quota.db import resource_providers as providers
 from cyborg_quota.db.inventories import ELSEWHERE, fits_units
-from cyborg_quota.db.models import inventories, provider_associations, resource_providers
+from cyborg_quota.db.models import inventories, provider_associations, resource_notices, resource_providers
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.types import InventoryKey, ResourceKey
-from cyborg_quota.types.capacity import CapacityDrift, FreeInventories, ResourceUse
+from cyborg_quota.types.capacity import CapacityDrift, CapacityNotice, FreeInventories, ResourceUse
 
 _row = inventories.c
 _provider = resource_providers.c
+_notice = resource_notices.c
 _association = provider_associations.c
 _COUNT = sa.func.count().label("number")
 
@@ -457,3 +458,34 @@ def pods_that_fit(connection: sa.Connection, amounts: Mapping[str, int]) -> set[
     query = sa.select(_provider.pod).distinct().select_from(joined).where(*conditions, _provider.can_host == 1)
     rows = [*connection.execute(query, amount_arguments(amounts)), *find_shares(connection, amounts)]
     return {row.pod for row in rows if row.pod is not None}
+
+
+# --- Notices of resources at all providers ---
+
+_CLAIM_NOTICE = (
+    sa.update(resource_notices)
+    .where(_notice.resource == sa.bindparam("b_resource"), _notice.notified_level == sa.bindparam("b_before"))
+    .values(notified_level=sa.bindparam("b_now"))
+)
+
+
+def read_notices(connection: sa.Connection) -> list[CapacityNotice]:
+    """The use of each resource at all providers together, and the level that was last reported. Sorted by resource."""
+    levels = {row.resource: row.notified_level for row in connection.execute(sa.select(resource_notices))}
+    # (A provider whose use exceeds its capacity has nothing free.)
+    free = sa.case((_row.free > 0, _row.free), else_=sa.literal_column("0"))
+    query = sa.select(_row.resource, sa.func.sum(_row.capacity), sa.func.sum(free)).group_by(_row.resource)
+    sums = {resource: (int(capacity), int(left)) for resource, capacity, left in connection.execute(query)}
+    return [
+        CapacityNotice(None, name, capacity, capacity - left, levels.get(name, 0), levels.get(name, 0))
+        for name in sorted(sums.keys() | levels.keys())
+        for capacity, left in (sums.get(name, (0, 0)),)
+    ]
+
+
+def claim_notice_level(connection: sa.Connection, resource: str, before: int, now: int) -> bool:
+    """Record ``now`` as the notified level. False: another host changed it first, and sends the notification."""
+    if before == 0:
+        values = {"resource": sa.bindparam("b_resource"), "notified_level": 0}
+        dialects.of(connection).insert_or_ignore(connection, resource_notices, values, {"b_resource": resource})
+    return connection.execute(_CLAIM_NOTICE, {"b_resource": resource, "b_before": before, "b_now": now}).rowcount == 1

@@ -17,6 +17,7 @@ from cyborg_quota.types.capacity import EVENTS, SHOWN_BY, AnyNotice
 
 LOG = logging.getLogger(__name__)
 
+_OWNERS: Final = {None: "(all)", TOTAL: "(total)"}
 Send = Callable[[AnyNotice], None]
 
 SUMMARIZE_ABOVE: Final = 10
@@ -61,7 +62,7 @@ def notify(notice: AnyNotice, send: Send | None, log_level: int | None = None) -
         _log_level(notice) if log_level is None else log_level,
         "threshold crossed: %s [%s level_before=%d level=%d]",
         notice,
-        " ".join(f"{name}={'(total)' if value == TOTAL else value}" for name, value in values.items()),
+        " ".join(f"{name}={_OWNERS.get(value, value)}" for name, value in values.items()),
         notice.before,
         notice.now,
     )

@@ -396,6 +396,15 @@ inventories = sa.Table(
     **TABLE,
 )
 
+# The threshold of the capacity of all providers together that was last reported. No row: none.
+resource_notices = sa.Table(
+    "resource_notices",
+    metadata,
+    sa.Column("resource", name(), primary_key=True),
+    sa.Column("notified_level", sa.SmallInteger, nullable=False),
+    **TABLE,
+)
+
 # An OpenStack deployment of an availability zone. A provider names its pod.
 pods = sa.Table(
     "pods",

@@ -137,10 +137,11 @@ class ResourceUse(NamedTuple):
 class CapacityNotice:
     """The use of an inventory has crossed a threshold of its capacity. ``before`` and ``now``: as those of Notice.
 
-    ``used``: what is in use, here and elsewhere.
+    ``provider`` None: of the resource at all providers together; a provider whose use exceeds its capacity counts as
+    full. ``used``: what is in use, here and elsewhere.
     """
 
-    provider: str
+    provider: str | None
     resource: str
     capacity: int
     used: int
@@ -148,8 +149,8 @@ class CapacityNotice:
     now: int
 
     def __str__(self) -> str:
-        where = f"{self.where} (used {self.used}, capacity {self.capacity})"
-        return f"provider {self.provider}, resource {self.resource}: {where}"
+        where = "all providers" if self.provider is None else f"provider {self.provider}"
+        return f"{where}, resource {self.resource}: {self.where} (used {self.used}, capacity {self.capacity})"
 
     @property
     def where(self) -> str:

@@ -69,7 +69,32 @@ class TestCapacityNotices(base.LedgerTestCase):
 
     def take_notices(self) -> list[tuple[str, int, int, int]]:
         notices = self.engine.capacity.notices(base.ADMIN)
-        return [(one.provider, one.used, one.before, one.now) for one in notices]
+        return [(one.provider, one.used, one.before, one.now) for one in notices if one.provider is not None]
+
+    def take_totals(self) -> list[tuple[str, int, int, int, int]]:
+        """Return (resource, used, capacity, before, now) of the notices of all providers together."""
+        totals = [one for one in self.engine.capacity.notices(base.ADMIN) if one.provider is None]
+        return [(one.resource, one.used, one.capacity, one.before, one.now) for one in totals]
+
+    def test_a_resource_as_a_whole(self) -> None:
+        """No node has thresholds, but all nodes together do. What is used elsewhere counts."""
+        self.engine = self.make_engine(least_capacity=32)
+        self.add_provider("n2", gpu=10)
+        (some,) = self.quotas.reserve(self.context, {"gpu": 8}, provider="n1")
+        self.engine.capacity.set_inventories(base.ADMIN, "n2", {}, used_elsewhere={"gpu": 7})
+        self.assertEqual([], self.take_totals())
+        self.engine.capacity.set_inventories(base.ADMIN, "n2", {}, used_elsewhere={"gpu": 8})
+        self.assertEqual([("gpu", 16, 20, 0, 80)], self.take_totals())
+        self.assertEqual([], self.take_totals())
+        self.set("n1", 4)  # where the use exceeds the capacity, nothing is free: 12 of 14
+        self.assertEqual([], self.take_totals())
+        self.engine.capacity.set_inventories(base.ADMIN, "n2", {}, used_elsewhere={"gpu": 12})
+        self.assertEqual([("gpu", 14, 14, 80, 95)], self.take_totals())
+        self.quotas.rollback(self.context, [some])
+        self.engine.capacity.remove_provider(base.ADMIN, "n1")
+        self.assertEqual([], self.take_totals())
+        self.engine.capacity.remove_provider(base.ADMIN, "n2")
+        self.assertEqual([("gpu", 0, 0, 95, 0)], self.take_totals())
 
     def test_inventories_without_a_notice_are_not_read(self) -> None:
         """Each expirer asks for notices every minute: it reads the inventories that were or are to be reported only."""
@@ -118,9 +143,14 @@ class TestCapacityNotices(base.LedgerTestCase):
         self.quotas.reserve(self.context, {"gpu": 10}, provider="n1")
         log = self.useFixture(fx.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
         maintenance = expirer.Maintenance(fixtures.configuration(), self.make_engine(least_capacity=32))
-        self.assertEqual(12, maintenance.notify())
-        (line,) = [line for line in log.output.splitlines() if "crossed" in line]
+        self.assertEqual(13, maintenance.notify())
+        line, total = [line for line in log.output.splitlines() if "crossed" in line]
         self.assertTrue(line.startswith("WARNING thresholds crossed by 12 inventories: 12 full."), line)
+        self.assertEqual(
+            "WARNING threshold crossed: all providers, resource gpu: full (used 490, capacity 490)"
+            " [provider=(all) resource=gpu capacity=490 used=490 level_before=0 level=95]",
+            total,
+        )
         self.set("n1", 9)
         self.assertEqual(1, maintenance.notify())
         self.assertIn(

@@ -308,6 +308,14 @@ sa.Table(
     **column_types.TABLE,
 )
 sa.Table(
+    "resource_notices",
+    _metadata,
+    sa.Column("resource", column_types.name(), nullable=False),
+    sa.Column("notified_level", sa.SmallInteger, nullable=False),
+    sa.PrimaryKeyConstraint("resource", name="pk_resource_notices"),
+    **column_types.TABLE,
+)
+sa.Table(
     "pods",
     _metadata,
     sa.Column("created_at", column_types.moment()),
