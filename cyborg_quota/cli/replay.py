@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -55,6 +57,12 @@ def _apply(run: base.Run, trace: Trace, provider: str | None) -> tuple[Any, floa
             "limits": dict(configured.limits) if configured.driver == "config" else {},
             **({} if provider is None else {"provider": provider}),
         }
+        if configured.driver == "database":
+            document = run.engine.limits.export_limits(run.context)
+            # (Without those of which only the ID is known: the replay adds projects.)
+            document["projects"] = [project for project in document["projects"] if len(project) > 1]
+            text = json.dumps([configured.enforcement_model, document], default=str)
+            terms["limits"] = hashlib.sha256(text.encode()).hexdigest()[:16]
         position = tables.Position(database, trace.digest, terms)
         session = replay.Replay(run.engine, run.context, trace, position, progress, provider=provider)
         began = time.monotonic()

@@ -18,7 +18,7 @@ from cyborg_quota.surface.operations import Operation
 
 @contextlib.contextmanager
 def exported(conf: Any, since_seconds: int | None) -> Iterator[TextIO]:
-    """Write the trace of the configured ledger to a temporary file, and yield it."""
+    """Write the trace of the configured ledger to a temporary file without a name, and yield it."""
     from cyborg_quota.replay import export
 
     with contextlib.ExitStack() as stack:
@@ -27,14 +27,13 @@ def exported(conf: Any, since_seconds: int | None) -> Iterator[TextIO]:
             open_database(conf, untimed=True) as database,
             base.progress_bar(None, "events") as progress,
         ):
-            file = tempfile.NamedTemporaryFile(  # noqa: SIM115 (closed at exit)
-                "w+", encoding="utf-8", newline="", prefix="cyborg-quota-", suffix=".csv"
-            )
+            # Without a name, so that nothing is left behind by a process that is killed.
+            file = tempfile.TemporaryFile("w+", encoding="utf-8", newline="")  # noqa: SIM115 (closed at exit)
             stack.callback(spool.close, file)
-            export.write(database, file, since_seconds, progress)  # type: ignore[arg-type]
+            export.write(database, file, since_seconds, progress)
             file.flush()
             file.seek(0)
-        yield file  # type: ignore[misc]
+        yield file
 
 
 def _export(run: base.Run, file: str | None, since: int | None) -> None:

@@ -48,7 +48,9 @@ def _outcomes(run: base.Run, file: str, against: str, since: int | None, chart: 
 
     before, after, problems = _limit_sets(run, file)
     with contextlib.ExitStack() as stack:
-        path = stack.enter_context(exported(run.conf, since)).name if against == LEDGER else against
+        path = against
+        if against == LEDGER:
+            path = f"/dev/fd/{stack.enter_context(exported(run.conf, since)).fileno()}"
         comparison = _compare(run, Trace(path), before, after, records=chart is not None)
     outcomes = comparison.outcomes()
     limited = {*after.tree.resources, *(override.resource for override in after.overrides), *after.totals}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from cyborg_quota import exceptions
+from cyborg_quota import exceptions, validation
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.replay.errors import Located
 from cyborg_quota.replay.tables import Position
@@ -85,6 +85,7 @@ class Replay:
                 self.context,
                 {event.resource: event.amount},
                 project_id=event.project_id,
+                expire=validation.MAX_EXPIRE_SECONDS,  # (a trace has times of its own)
                 consumer=event.consumer,
                 group=self.position.group(event.line),
                 provider=self.provider,

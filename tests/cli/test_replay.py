@@ -105,6 +105,22 @@ class ReplayTest(ReplayCase):
             line = self.refused(2, "replay", EXAMPLE, *other)
             self.assertIn("another database", line)
 
+    def test_other_limits_of_the_ledger_than_in_the_first_run(self) -> None:
+        self.configure("[limits]\ndriver = database")
+        self.good("set", "--default", "gpu=4")
+        path = self.trace("0,reserve,a,p,gpu,2", "1,reserve,b,p,gpu,2")
+        self.replay(path)
+        self.assertEqual("nothing to do", self.call("replay", path).err.strip()[-13:])
+        self.good("set", "--default", "gpu=1")
+        self.assertIn("another database", self.refused(2, "replay", path))
+
+    def test_what_it_reserves_does_not_expire(self) -> None:
+        """It may be continued days later, and a trace has times of its own."""
+        self.configure("[quota]\nreservation_expire = 1")
+        self.replay(self.trace("0,reserve,a,p,gpu,1"))
+        [reservation] = self.good("reservation", "list")
+        self.assertGreater(reservation["expire"], "2100")
+
 
 class BadReplayTest(ReplayCase):
     def test_bad_arguments(self) -> None:

@@ -11,11 +11,13 @@ import random
 import re
 import subprocess
 import sys
+import tempfile
 from typing import Any, TextIO
 from unittest import mock
 
 import yaml
 
+from cyborg_quota.replay.simulation import Comparison
 from tests import doc_examples, fixtures
 from tests.cli import base
 from tests.cli.test_replay import EXAMPLE
@@ -295,6 +297,24 @@ class ExportTest(SimulateCase):
         self.good("db", "sync")
         self.assertEqual(0, self.call("replay", str(path)).status)
         self.assertEqual(before, self.good("list", "--usage"))
+
+    def test_a_process_that_is_killed_leaves_no_file(self) -> None:
+        """The temporary file has no name, also while a simulation reads it."""
+        self.configure("[limits]\ndriver = noop")
+        self.good("reserve", "--project", "p", "gpu=1")
+        self.configure("[limits]\ndriver = database")
+        self.useFixture(base.fx.MockPatchObject(tempfile, "tempdir", str(self.directory / "temporary")))
+        (self.directory / "temporary").mkdir()
+        add, names = Comparison.add, list[str]()
+
+        def note(comparison: Comparison, *event: Any) -> None:
+            names.extend(os.listdir(self.directory / "temporary"))
+            add(comparison, *event)
+
+        (self.directory / "new.yaml").write_text("defaults: {gpu: 0}")
+        with mock.patch.object(Comparison, "add", note):
+            self.call("simulate", str(self.directory / "new.yaml"), "--against", "ledger")
+        self.assertEqual([], names)
 
     def test_no_space_for_the_temporary_file(self) -> None:
         def write(_database: object, file: TextIO, *_more: object) -> None:
