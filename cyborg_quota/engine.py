@@ -91,13 +91,28 @@ class QuotaEngine(Queries):
         known = Resources(driver, resources)
         super().__init__(driver, known, authority or Policy(), require_reason=require_reason)
         self._expire_seconds = reservation_expire_seconds
-        common = self._resources, self._authority
-        self.limits: Final[Limits] = driver.limits(*common, require_reason=require_reason, directory=directory)
-        """Limits and the project tree. They can be changed only if [limits] driver is database."""
-        self.subjects: Final = driver.interfaces(*common)
-        """The interfaces that the driver has besides the ledger, by name: capacity, pods and hours."""
-        self.monitoring: Final = Monitoring(driver, *common)
+        self._directory = directory
+        common = driver, self._resources, self._authority
+        self._limits: Limits | None = None
+        self._subjects: dict[str, Any] | None = None
+        self.monitoring: Final = Monitoring(*common)
         """Metrics of the ledger."""
+
+    @property
+    def limits(self) -> Limits:
+        """Limits and the project tree. They can be changed only if [limits] driver is database."""
+        if self._limits is None:
+            options = {"require_reason": self._require_reason, "directory": self._directory}
+            self._limits = self._driver.limits(self._resources, self._authority, **options)
+        return self._limits
+
+    @property
+    def subjects(self) -> dict[str, Any]:
+        """The interfaces that the driver has besides the ledger, by name: capacity and pods. Made at the first use."""
+        # (functools.cached_property has a lock, which another thread may hold when the process forks.)
+        if self._subjects is None:
+            self._subjects = self._driver.interfaces(self._resources, self._authority)
+        return self._subjects
 
     @property
     def capacity(self) -> Capacity:

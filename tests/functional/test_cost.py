@@ -231,7 +231,7 @@ class TestCost(test_limits.LimitsTestCase):
     def make_application(self) -> Application:
         conf = server.settings(self.url)
         engine = cyborg_quota.make_engine(conf)
-        engine.limits._directory = ChildrenOfSme
+        engine._directory = ChildrenOfSme  # type: ignore[assignment]
         self.addCleanup(engine.close)
         engine.list_usages(base.ADMIN, "nobody")
         return server.make_application(conf, engine)
