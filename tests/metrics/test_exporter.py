@@ -16,7 +16,6 @@ import oslotest.base
 import webob
 from prometheus_client import parser
 
-import cyborg_quota
 from cyborg_quota import exceptions
 from cyborg_quota.metrics import exporter
 from cyborg_quota.metrics.exporter import LedgerApplication
@@ -109,15 +108,19 @@ class TestScrape(server.ApiTestCase):
         self.quotas.reserve(base.Context("higgs"), {"gpu": 1})
         self.assertEqual(first, application.text())
 
-    def test_what_is_unavailable_is_503(self) -> None:
-        """The ledger, or the source of the limits."""
+    def test_answers_without_values(self) -> None:
+        """503: the ledger, or the source of the limits, is unavailable."""
+        application = LedgerApplication(self.engine, ["*"])
+        self.assertEqual(404, get(application, "/").status_int)
+        refused = get(application, method="POST")
+        self.assertEqual((405, "GET"), (refused.status_int, refused.headers["Allow"]))
         read = self.useFixture(fx.MockPatch("cyborg_quota.metrics.monitoring.Monitoring.read")).mock
         for error, what in (
             (exceptions.DatabaseUnavailable("at mysql://quota:secret@db", 1.0), "ledger"),
             (exceptions.LimitsUnavailable("at http://keystone", 1.0), "source of the limits"),
         ):
             read.side_effect = error
-            answer = get(LedgerApplication(self.engine, ["*"]))
+            answer = get(application)
             self.assertEqual((503, f"The {what} is unavailable.\n"), (answer.status_int, answer.text))
 
     def test_only_the_chosen_projects(self) -> None:
@@ -129,18 +132,14 @@ class TestScrape(server.ApiTestCase):
         for other in ("higgs", "physics", "detector", "simulation"):
             self.assertNotIn(other, text)
 
-    def test_what_is_no_project_is_reported_at_the_start(self) -> None:
+    def test_the_projects_of_the_configuration(self) -> None:
+        """None by default; and what is no project is reported at the start."""
+        text = exporter.make_application(server.settings(self.url), self.engine).text()
+        self.assertNotIn("project_id", text)
+        self.assertIn("cyborg_quota_schema_info", text)
         conf = server.settings(self.url, metrics__projects=["p1", "", "p2"])
         error = self.assertRaises(exceptions.ConfigurationError, exporter.make_application, conf, self.engine)
         self.assertIn("[metrics] projects", str(error))
-
-    def test_none_by_default(self) -> None:
-        conf = server.settings(self.url)
-        engine = cyborg_quota.make_engine(conf)
-        self.addCleanup(engine.close)
-        text = exporter.make_application(conf, engine).text()
-        self.assertNotIn("project_id", text)
-        self.assertIn("cyborg_quota_schema_info", text)
 
 
 def metrics_of(*project_ids: str) -> LedgerMetrics:
