@@ -21,7 +21,7 @@ from tests.cyborgs.service import Service, ServiceError, WebSettings, start_all,
 from tests.cyborgs.starting import Starter
 from tests.installing import NotAvailable
 from tests.integration.server import Keystone
-from tests.novas import configuration, environment, tables
+from tests.novas import configuration, environment
 from tests.novas.user import User
 from tests.servers import ServerError, machine
 from tests.servers.rabbitmq import RabbitMQ
@@ -108,7 +108,7 @@ class Cloud:
             self.bus.launch()
             self.keystone.start("flat")
             self._write()
-            self._make_tables()
+            self._sync()
             self.bus.wait()
         except ServerError as error:
             raise NotAvailable(str(error)) from error
@@ -154,17 +154,8 @@ class Cloud:
         self.admin_project_id = str(projects[0]["id"])
         return password
 
-    def _make_tables(self) -> None:
-        """Placement makes its own when it starts."""
-        kept = environment.tables_directory()
-        wanted = {name: url for name, url in self.databases.items() if name not in ("placement", "ledger")}
-        if not tables.restore(wanted, kept):
-            self._sync()
-            tables.keep(wanted, kept)
-        cells = {"cell0": self.databases["nova_cell0"], "cell1": self.databases["nova"]}
-        tables.point_cells(self.databases["nova_api"], cells, self.bus.url)
-
     def _sync(self) -> None:
+        """Make the tables. Placement makes its own when it starts."""
         nova, cell0 = self._files("nova"), self.databases["nova_cell0"]
         cyborg, neutron = self._files("cyborg"), self._files("neutron")
         glance = f"--config-file={self.workdir}/glance-api.conf"

@@ -29,19 +29,11 @@ REQUIREMENTS = (
 )
 
 
-def tables_directory() -> pathlib.Path:
-    """Return the directory of these services' tables: see tables.py."""
-    return DIRECTORY / f"tables-{_stamp()[:12]}"
-
-
-def _stamp() -> str:
-    sources = [pathlib.Path(__file__).read_text(), pathlib.Path(installing.__file__).read_text()]
-    return installing.stamp_of(str(DIRECTORY), *REQUIREMENTS, *sources)
-
-
 def ensure() -> pathlib.Path:
     """Install what is missing or outdated; returns the directory of the programs. Raises NotAvailable."""
-    return installing.ensure_services("tests.novas", DIRECTORY, REQUIREMENTS, _stamp())
+    sources = [pathlib.Path(__file__).read_text(), pathlib.Path(installing.__file__).read_text()]
+    stamp = installing.stamp_of(str(DIRECTORY), *REQUIREMENTS, *sources)
+    return installing.ensure_services("tests.novas", DIRECTORY, REQUIREMENTS, stamp)
 
 
 if __name__ == "__main__":

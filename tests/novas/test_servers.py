@@ -64,14 +64,6 @@ class TestLimit(base.NovaTestCase):
 
 
 class TestLifecycle(base.NovaTestCase):
-    def test_delete(self) -> None:
-        servers = [*self.active(self.one_device), *self.active(self.two_devices)]
-        self.assert_charged(3)
-        self.user.delete(servers[1])
-        self.assert_charged(1)
-        self.user.delete(servers[0])
-        self.assert_charged(0)
-
     def test_rebuild(self) -> None:
         """A rebuilt server stays on its host and keeps its devices."""
         [server] = self.active(self.two_devices)
