@@ -120,18 +120,6 @@ class TestNames(ProjectNamesTestCase):
             self.call("show", "--ancestors", self.atlas, "--names", "-f", "value", "-c", "project_name").out,
         )
 
-    def test_names_of_many_projects(self) -> None:
-        """For many projects, the list of all of them is read, in pages of two here."""
-        ids = {self.create(f"many{number}"): self.named(f"many{number}") for number in range(3)}
-        self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._MAX_SINGLE_REQUESTS", 2))
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.sources.keystone_client._PAGE_SIZE", 2))
-        document = {"projects": [{"id": one, "limits": {"gpu": 1}} for one in (*ids, self.dom)]}
-        file = self.directory / "limits.json"
-        file.write_text(json.dumps(document))
-        self.good("limits", "import", str(file))
-        rows = self.good("list", "--names")
-        self.assertEqual({**ids, self.dom: self.dom_name}, {row["project_id"]: row["project_name"] for row in rows})
-
 
 class TestPages(ProjectNamesTestCase):
     def test_the_commands_of_the_pages(self) -> None:
@@ -227,20 +215,40 @@ class TestOrphans(ProjectNamesTestCase):
         return [tuple(row.values()) for row in ended.json]
 
     def test_many_in_batches(self) -> None:
-        """12 projects in batches of 5, of which Keystone has two."""
+        """13 projects in batches of 5, of which Keystone has three: two of them, and their domain.
+
+        For the names of many projects, the list of all of them is read, in pages of two here.
+        """
         ids = [f"p{number:02}" for number in range(10)]
+        known = {self.atlas: self.named("atlas"), self.physics: self.named("physics"), self.dom: self.dom_name}
         file = self.directory / "limits.json"
-        projects = [{"id": one, "limits": {"gpu": 1}} for one in (*ids, self.atlas, self.physics)]
-        file.write_text(json.dumps({"projects": projects}))
+        file.write_text(json.dumps({"projects": [{"id": one, "limits": {"gpu": 1}} for one in (*ids, *known)]}))
         self.assertEqual(0, self.call("limits", "import", str(file), "--force").status)
         self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.projects.MAX_LISTED_PROJECTS", 5))
         self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._MAX_SINGLE_REQUESTS", 2))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.sources.keystone_client._PAGE_SIZE", 2))
+        named = {row["project_id"]: row["project_name"] for row in self.good("list", "--names")}
+        self.assertEqual({**dict.fromkeys(ids), **known}, named)
         rows = [(one, "gpu", 0, 0, 1, 0, None) for one in ids]
         self.assertEqual(rows, self.orphans())
         self.assertEqual(rows[:7], self.orphans("--limit", "7"))
         self.assertEqual(rows[7:], self.orphans("--limit", "7", "--marker", *rows[6][:2]))
         self.assertEqual(rows[7:8], self.orphans("--limit", "1", "--marker", rows[6][0], "--resource", "gpu"))
         self.assertEqual([], self.good("project", "list", "--orphans", "--resource", "fpga"))
+
+
+class TestLimitsOfKeystone(ProjectNamesTestCase):
+    driver = "keystone"
+
+    def test_the_limit_commands_read_and_name_where_limits_are_set(self) -> None:
+        service, endpoint = self.keystone.create_service()
+        self.keystone.register(service, "gpu", 10)
+        self.keystone.set_limit(service, "gpu", 7, project_id=self.physics)
+        self.write_config(self.keystone.people.reader, f"endpoint_id = {endpoint}\n")
+        limits = {row["resource"]: row["limit"] for row in self.good("show", self.physics)}
+        self.assertEqual({"fpga": 0, "gpu": 7}, limits)
+        refused = self.refused(1, "set", "gpu=9", self.physics)
+        self.assertIn("in Keystone (openstack registered limit set, openstack limit set)", refused)
 
 
 class TestOtherDriver(ProjectNamesTestCase):
@@ -261,52 +269,3 @@ class TestOtherDriver(ProjectNamesTestCase):
         self.write_config(self.keystone.people.member_of_the_first)
         error = self.refused(1, "set", "gpu=1", "x")
         self.assertIn("role reader on the system", error)
-
-
-class TestImportOfTheTree(ProjectNamesTestCase):
-    """higgs is below physics; of these three, each has its parent in Keystone only."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.higgs = self.create("higgs", parent_id=self.physics)
-        self.wanted = {self.physics: self.dom, self.atlas: self.dom, self.higgs: self.physics}
-
-    def edges(self) -> dict[str, str]:
-        """Those of this test's projects: the domains of other tests are imported too."""
-        listed = {row["project_id"]: row["parent_id"] for row in self.good("project", "list")}
-        return {name: listed[name] for name in (*self.wanted, self.dom) if listed.get(name) is not None}
-
-    def test_a_dry_run_and_the_import(self) -> None:
-        self.silent("set", "--default", "gpu=5")
-        (row,) = self.good("reserve", "--project", self.higgs, "gpu=2")
-        self.silent("project", "set", self.dom, "--force", "--no-parent")
-        self.silent("project", "set", "team", "--force", "--no-parent")
-        self.silent("project", "set", self.dom, "--parent", "team", "--force")
-        self.silent("project", "set", self.atlas, "--parent", "team", "--force")
-        before = self.edges()
-        command = ("project", "import", "--from", "keystone")
-        planned = self.good(*command, "--dry-run")
-        self.assertEqual(before, self.edges())
-        expected = {
-            (self.dom, "move project", "team", None),
-            (self.physics, "add project", None, self.dom),
-            (self.atlas, "move project", "team", self.dom),
-            (self.higgs, "move project", None, self.physics),
-        }
-        made = {(one["project_id"], one["action"], one["before"], one["after"]) for one in planned}
-        self.assertEqual(expected, {change for change in made if change[0] in (*self.wanted, self.dom)})
-        self.assertEqual(planned, self.good(*command))
-        self.assertEqual(self.wanted, self.edges())
-        self.assertEqual([], self.good(*command))
-        self.good("commit", row["uuid"])
-
-    def test_keystone_is_down(self) -> None:
-        self.keystone.stop()
-        self.addCleanup(self.keystone.start, "flat")
-        line = self.refused(1, "project", "import", "--from", "keystone")
-        self.assertIn(f"Projects cannot be looked up: Keystone at {self.keystone.url} cannot be reached", line)
-
-    def test_keystone_is_not_configured(self) -> None:
-        self.configure()
-        self.assertIn("--from keystone needs Keystone", self.refused(2, "project", "import", "--from", "keystone"))
-        self.misused("project", "import", "--from", "nova")
