@@ -116,22 +116,17 @@ class TestServer(cli.CliTestCase):
         service.launch()
 
     def make_ledger(self) -> None:
-        self.good("set", "--default", "gpu=10", "fpga=-1")
-        self.call("project", "set", "parent", "--no-parent")
-        self.call("project", "set", "over", "--parent", "parent")
-        for project in ("parent", "over"):
-            self.good("set", "gpu=10", project)
+        over, kept = {"id": "over", "limits": {"gpu": 10}}, {"id": "kept", "limits": {"gpu": 5}, "minimums": {"gpu": 5}}
+        roots = [{"id": "parent", "limits": {"gpu": 10}, "children": [over]}, {"id": "lab", "children": [kept]}]
+        file = self.directory / "limits.json"
+        file.write_text(json.dumps({"defaults": {"gpu": 10, "fpga": -1}, "total": {"gpu": 20}, "projects": roots}))
+        self.call("limits", "import", str(file))
         for project, amount in (("over", 6), ("fine", 3)):
             reserved = self.good("reserve", "--project", project, f"gpu={amount}")
             self.good("commit", "--project", project, reserved[0]["uuid"])
-        self.good("set", "--total", "gpu=20")
         self.good("set", "gpu=4", "over")
         self.good("set", "gpu=5", "parent")
         self.good("budget", "set", "--hours", "gpu=1", "over")
-        self.call("project", "set", "lab", "--no-parent")
-        self.call("project", "set", "kept", "--parent", "lab")
-        self.good("set", "gpu=5", "kept")
-        self.good("set", "--minimum", "gpu=5", "kept")
         self.good("reserve", "--project", "lab", "gpu=4")
         self.good("set", "--force", "gpu=8", "lab")
 

@@ -72,6 +72,7 @@ class Server(Startable):
 
     name: ClassVar[str]
     variable: ClassVar[str]
+    """The environment variable with the URL of a running one, where tests may use that."""
     users: ClassVar[tuple[str, ...]]
     stop_signal: ClassVar[signal.Signals]
     death_signal: ClassVar[str]

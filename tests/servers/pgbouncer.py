@@ -32,7 +32,6 @@ class PgBouncer(Server):
     """
 
     name = "pgbouncer"
-    variable = "CYBORG_QUOTA_TEST_PGBOUNCER"
     users = ("postgres", "nobody")
     stop_signal = signal.SIGTERM  # immediate shutdown, even with open connections
     death_signal = "KILL"

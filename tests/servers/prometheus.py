@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import signal
 import subprocess
 import urllib.parse
@@ -33,7 +32,6 @@ class Prometheus(Server):
     """Scrapes ``targets`` (host:port) every second."""
 
     name = "prometheus"
-    variable = "CYBORG_QUOTA_TEST_PROMETHEUS"
     users = ("prometheus", "nobody")
     stop_signal = signal.SIGTERM
     death_signal = "KILL"
@@ -80,7 +78,5 @@ class Prometheus(Server):
 
 def promtool(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run promtool. Raises ServerError if it is not installed."""
-    program = shutil.which("promtool", path=machine.search_path())
-    if program is None:
-        raise machine.ServerError("promtool is not installed (bindep.txt names the packages)")
-    return subprocess.run([program, *arguments], input=text, capture_output=True, text=True, check=False, timeout=60)
+    command = [machine.find("promtool"), *arguments]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60)

@@ -34,7 +34,6 @@ class RabbitMQ(Server):
     """Without plugins, management or epmd: the node serves its own distribution port, on loopback only."""
 
     name = "rabbitmq"
-    variable = "CYBORG_QUOTA_TEST_RABBITMQ"
     users = ("rabbitmq", "nobody")
     stop_signal = signal.SIGTERM
     death_signal = "KILL"
