@@ -7,6 +7,7 @@ import hashlib
 import os
 import pathlib
 import tempfile
+import uuid
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -175,6 +176,28 @@ class QuotaTestCase(base.StackTestCase):
         with self.sql.connect() as connection:
             return connection.scalar(sa.text(query)) == 0
 
+    def bind_refuse_release(self) -> None:
+        """What each Cyborg does with two accelerators of three."""
+        self.set_limit(2)
+        arqs = self.client.created(self.profile, 3)
+        self.assertEqual(403, self.client.bind(arqs, str(uuid.uuid4()), self.rp).status)
+        self.assertEqual(["Initial"] * 3, self.records.states(arqs), "all or none")
+        instance = self.bind(arqs[:2])
+        self.assertEqual((2, 0), self.figures())
+        answer = self.client.bind(arqs[2:], str(uuid.uuid4()), self.rp)
+        self.assertEqual(403, answer.status)
+        expected = f"project {self.project_id}, resource fpga: limit 2, used 2, reserved 0, requested 1"
+        self.assertEqual(f"Quota exceeded: {expected}", answer.message.strip())
+        self.assertEqual(["Initial"], self.records.states(arqs[2:]))
+        self.assert_agree()
+        self.assertEqual(204, self.client.delete_instance(instance).status)
+        self.assertEqual((0, 0), self.figures())
+        self.bind(arqs[2:])
+        self.assertEqual(202, self.client.unbind(arqs[2:]).status)
+        self.assertEqual(["released"], [row[3] for row in self.reservations(arqs[2])])
+        self.assert_agree()
+        self.assertEqual(Output(0, "", ""), self.reconcile())
+
     # --- commands ---
 
     def run_program(self, program: str, *arguments: str) -> Output:
@@ -188,7 +211,3 @@ class QuotaTestCase(base.StackTestCase):
     def reconcile(self, *arguments: str) -> Output:
         """cyborg-quota reconcile, without a wait."""
         return reconcile(self.stack, self.conf_file, *arguments)
-
-    def cyborg_files(self) -> list[str]:
-        """Return the arguments by which reconcile finds Cyborg's configuration."""
-        return cyborg_files(self.stack)

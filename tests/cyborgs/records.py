@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-import dataclasses
+import collections
 from collections.abc import Collection
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -14,9 +15,7 @@ from tests.servers import machine
 HANDLES_PER_HOST = 16
 REPORT_TIMEOUT_SECONDS = 60.0
 
-ARQS = """
-    SELECT uuid, state, project_id, instance_uuid, attach_handle_id FROM extended_accelerator_requests ORDER BY id
-"""
+ARQS = "SELECT uuid, state, project_id, instance_uuid FROM extended_accelerator_requests ORDER BY id"
 # Completely reported: with its handles in Cyborg, and its provider in Placement.
 PROVIDERS = f"""
     SELECT v.hostname, d.rp_uuid FROM devices v JOIN deployables d ON d.device_id = v.id
@@ -26,27 +25,16 @@ PROVIDERS = f"""
 HANDLES_IN_USE = "SELECT COUNT(*) FROM attach_handles WHERE in_use"
 
 
-@dataclasses.dataclass(frozen=True)
-class Arq:
-    """A row of Cyborg's table of ARQs. The ID of its attach handle is set while it holds one."""
-
-    uuid: str
-    state: str
-    project_id: str | None
-    instance_uuid: str | None
-    attach_handle_id: int | None
-
-
 class Records:
     """The database of one Cyborg."""
 
     def __init__(self, url: str) -> None:
         self._engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
 
-    def arqs(self) -> dict[str, Arq]:
-        """Return every ARQ, by UUID, oldest first."""
+    def arqs(self) -> dict[str, sa.Row[Any]]:
+        """Return the rows of all ARQs, by UUID, oldest first."""
         with self._engine.connect() as connection:
-            return {row.uuid: Arq(*row) for row in connection.execute(sa.text(ARQS))}
+            return {row.uuid: row for row in connection.execute(sa.text(ARQS))}
 
     def states(self, arqs: Collection[str]) -> list[str | None]:
         """Return the state of each of these; None for a deleted one."""
@@ -55,11 +43,7 @@ class Records:
 
     def bound(self) -> dict[str, int]:
         """Return the number of ARQs in state Bound of each project."""
-        counts: dict[str, int] = {}
-        for arq in self.arqs().values():
-            if arq.state == "Bound":
-                counts[str(arq.project_id)] = counts.get(str(arq.project_id), 0) + 1
-        return counts
+        return dict(collections.Counter(str(arq.project_id) for arq in self.arqs().values() if arq.state == "Bound"))
 
     def handles_in_use(self) -> int:
         with self._engine.connect() as connection:

@@ -14,23 +14,7 @@ class TestCyborg16(quota.QuotaTestCase):
     options = "max_unbound_requests = 3"
 
     def test_bind_refuse_release(self) -> None:
-        self.set_limit(2)
-        arqs = self.client.created(self.profile, 3)
-        instance = self.bind(arqs[:2])
-        answer = self.client.bind(arqs[2:], str(uuid.uuid4()), self.rp)
-        self.assertEqual(403, answer.status)
-        self.assertEqual(
-            f"Quota exceeded: project {self.project_id}, resource fpga: limit 2, used 2, reserved 0, requested 1",
-            answer.message,
-        )
-        self.assert_agree()
-        self.assertEqual((2, 0), self.figures())
-        self.assertEqual(204, self.client.delete_instance(instance).status)
-        self.assertEqual((0, 0), self.figures())
-        self.bind(arqs[2:])
-        self.assertEqual(202, self.client.unbind(arqs[2:]).status)
-        self.assert_agree()
-        self.assertEqual(quota.Output(0, "", ""), self.reconcile())
+        self.bind_refuse_release()
 
     def test_failed_bind_and_unbound_requests(self) -> None:
         arqs = self.client.created(self.profile, 3)

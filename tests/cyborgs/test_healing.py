@@ -102,7 +102,7 @@ class TestNoSource(HealTestCase):
 
     def test_refused(self) -> None:
         text = self.conf_file.read_text().replace("source = cyborg\n", "")
-        files = "".join(f"config_file = {name}\n" for name in self.cyborg_files()[1::2])
+        files = "".join(f"config_file = {name}\n" for name in quota.cyborg_files(self.stack)[1::2])
         self.conf_file.write_text(f"{text}\n{files}")
         program = "import sys\nimport cyborg_quota.cyborg.wsgi"
         api = subprocess.run(
