@@ -26,6 +26,8 @@ class TestExample(test_limits.LimitsTestCase):
 
     def test_the_example(self) -> None:
         self.set("demo", 5, "fpga")
+        self.quotas.rollback(DEMO, self.quotas.reserve(DEMO, {"fpga": 5}))  # the allocation has failed
+        self.assertEqual((5, 0, 0, 5), self.figures_of())
         self.quotas.commit(DEMO, self.quotas.reserve(DEMO, {"fpga": 3}))
         self.assertEqual((5, 3, 0, 2), self.figures_of())
         requests = [self.quotas.reserve(DEMO, {"fpga": 1}) for _ in range(2)]
@@ -34,11 +36,6 @@ class TestExample(test_limits.LimitsTestCase):
             self.quotas.commit(DEMO, uuids)
         self.assertEqual((5, 5, 0, 0), self.figures_of())
         self.assertRaises(exceptions.OverQuota, self.quotas.reserve, DEMO, {"fpga": 1})
-
-    def test_rollback_when_allocation_fails(self) -> None:
-        self.set("demo", 5, "fpga")
-        self.quotas.rollback(DEMO, self.quotas.reserve(DEMO, {"fpga": 5}))
-        self.assertEqual((5, 0, 0, 5), self.figures_of())
 
 
 class SurfacesTestCase(test_osc.OscTestCase, test_application.ApplicationTestCase):

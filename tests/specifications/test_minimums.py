@@ -89,19 +89,6 @@ class TestScenarios(MinimumsTestCase):
         self.keep("second", 0)
         self.hold("first", 2)
 
-    def test_delimiter(self) -> None:
-        """define_resource("gpu", max=10, min=2, user_max=6, user_min=1): the project keeps 2, a user in it 1."""
-        self.make_tree({"project": None, "user": "project", "other": "project"})
-        self.admin.set_total_limits(ADMIN, {"gpu": 12})
-        for project_id, most, least in (("project", 10, 2), ("user", 6, 1), ("other", 6, 0)):
-            self.set(project_id, most)
-            self.keep(project_id, least)
-        self.hold("elsewhere", 10)
-        self.refuse("elsewhere", 1)
-        self.hold("other", 1)
-        self.refuse("other", 1)
-        self.hold("user", 1)
-
     def test_a_flat_limit_bounds_no_descendants(self) -> None:
         """Those of another project do not exceed it; what it keeps for them neither."""
         self.make_tree({"project": None, "user": "project"})
@@ -130,8 +117,7 @@ class TestTree(CohortTestCase):
     def test_more_than_can_be_counted(self) -> None:
         """Also where nothing is limited: a dry run and the call refuse it with the same error."""
         self.make_tree({"top": None, **dict.fromkeys(["c1", "c2", "c3", "c4", "c5"], "top")})
-        self.set(None, UNLIMITED)
-        for name in ("top", "c1", "c2", "c3", "c4", "c5"):
+        for name in (None, "top", "c1", "c2", "c3", "c4", "c5"):
             self.set(name, UNLIMITED)
         for name in ("c1", "c2", "c3", "c4"):
             self.keep(name, MAX_AMOUNT)
@@ -142,8 +128,13 @@ class TestTree(CohortTestCase):
             self.assertIn("top can keep 3 more gpu", str(error))
 
     def test_siblings_cannot_take_what_is_kept(self) -> None:
+        """Users do not see what descendants are promised, nor which one it is."""
         self.keep("a", 8)
         self.assertEqual(8, self.promised("cohort"))
+        context = base.Context("cohort")
+        [over] = self.engine.check(context, {"gpu": 13})
+        self.assertEqual((None, 0, 12), (over.subtree, over.promised, over.fits))
+        self.assertEqual({0}, {record.promised for record in self.engine.get_detail(context)})
         self.hold("b", 12)
         error = self.refuse("b", 1)
         self.assertIn("promised 8", str(error))
@@ -158,6 +149,19 @@ class TestTree(CohortTestCase):
         self.assertEqual([], self.blockers("a", 8))
         self.assertEqual(["cohort"], self.blockers("b"))
 
+    def test_bad_input_and_a_dry_run_write_nothing(self) -> None:
+        for minimums in ({}, [("gpu", 1)], {"gpu": -1}, {"gpu": 2**31}, {"gpu": "4"}, {"": 1}):
+            self.assertRaises(exceptions.InvalidRequest, self.admin.set_minimums, ADMIN, minimums, "a")  # type: ignore[arg-type]
+        self.assertRaises(exceptions.UnknownResource, self.admin.set_minimums, ADMIN, {"tpu": 1}, "a")
+        self.assertRaises(exceptions.NotAuthorized, self.admin.set_minimums, base.Context("a"), {"gpu": 1}, "a")
+        for without_minimums in (NoopLimitDriver(), ConfigLimitDriver({"gpu": 4})):
+            limits = fixtures.open_engine(self, self.url, without_minimums).limits
+            self.assertRaises(exceptions.LimitsReadOnly, limits.set_minimums, ADMIN, {"gpu": 1}, "a")
+        [change] = self.admin.set_minimums(ADMIN, {"gpu": 8}, "a", dry_run=True)
+        self.assertEqual(("set minimum", 0, 8), (change.action, change.before, change.after))
+        self.assertRaises(exceptions.LimitRefused, self.admin.set_minimums, ADMIN, {"gpu": 21}, "a", dry_run=True)
+        self.assertEqual([], self.fetch("SELECT * FROM quota_usages"))
+
     def test_a_minimum_is_refused_that_cannot_be_kept(self) -> None:
         self.hold("b", 12)
         self.keep("a", 5)
@@ -170,12 +174,6 @@ class TestTree(CohortTestCase):
         self.keep("b", 12)  # what it holds already
         self.give_back("b")
         self.assertEqual((20, 0), (self.promised("cohort"), self.subtrees()["cohort"]))
-
-    def test_a_dry_run_writes_nothing(self) -> None:
-        [change] = self.admin.set_minimums(ADMIN, {"gpu": 8}, "a", dry_run=True)
-        self.assertEqual(("set minimum", 0, 8), (change.action, change.before, change.after))
-        self.assertRaises(exceptions.LimitRefused, self.admin.set_minimums, ADMIN, {"gpu": 21}, "a", dry_run=True)
-        self.assertEqual([], self.fetch("SELECT * FROM quota_usages"))
 
     def test_limits_that_could_not_keep_it_are_refused(self) -> None:
         self.hold("b", 5)
@@ -196,6 +194,9 @@ class TestTree(CohortTestCase):
         self.assertEqual(["cohort"], [row.project_id for row in self.admin.list_over(ADMIN)])
         self.assertEqual([], self.blockers("a", 8))
         self.assertEqual(["cohort"], self.blockers("b"))
+        # A limit that was forced below the minimum does not prevent a lower minimum.
+        self.admin.set_limits(ADMIN, {"gpu": 6}, "a", force=True)
+        self.keep("a", 7)
 
     def test_a_higher_limit_needs_no_force(self) -> None:
         """A limit that was forced below the minimum, or below what is promised, may rise in steps."""
@@ -227,11 +228,17 @@ class TestTree(CohortTestCase):
         start, until = (NOW + days * DAY for days in (first, last))
         self.admin.set_overrides(ADMIN, {"gpu": limit}, project_id, until, start=start)
 
-    def test_a_total_cannot_be_lowered_below_it(self) -> None:
-        self.admin.set_total_limits(ADMIN, {"gpu": 20})
+    def test_a_total_below_what_is_promised_is_refused(self) -> None:
+        """A new one, and one that is lowered."""
         self.keep("cohort", 8)
-        error = self.assertRaises(exceptions.LimitRefused, self.admin.set_total_limits, ADMIN, {"gpu": 7})
-        self.assertIn("all projects", error.problems[0])
+        self.assertRaises(exceptions.LimitRefused, self.admin.set_total_limits, ADMIN, {"gpu": 7})
+        self.assertEqual([], self.admin.list_total_limits(ADMIN))
+        self.admin.set_total_limits(ADMIN, {"gpu": 8})
+        self.assert_invariants()
+        problem = "the limit of all projects in gpu would be 7; 0 are used there, and 8 more are promised to minimums"
+        for call in (self.admin.preview_total_limits, self.admin.set_total_limits):
+            error = self.assertRaises(exceptions.LimitRefused, call, ADMIN, {"gpu": 7})
+            self.assertEqual([problem], error.problems)
         self.admin.set_total_limits(ADMIN, {"gpu": 7}, force=True)
         self.assertEqual([], self.blockers("cohort", 8))
 
@@ -255,11 +262,15 @@ class TestTree(CohortTestCase):
         self.assertEqual([], self.blockers("a", 6))
 
     def test_a_move_to_a_root_is_bounded_by_the_total(self) -> None:
+        """The old parent keeps its minimum. That of the project counts beside it, and so does what the project uses."""
         self.admin.set_total_limits(ADMIN, {"gpu": 10})
         self.keep("cohort", 8)
-        self.keep("a", 8)
-        error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, ADMIN, "a", None)
-        self.assertIn("all projects together can keep 2 more gpu", error.problems[0])
+        for minimum, held, problem in ((8, 0, "used 0, promised 8"), (0, 8, "used 8, promised 0")):
+            self.keep("a", minimum)
+            if held:
+                self.hold("a", held)
+            error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, ADMIN, "a", None)
+            self.assertIn(f"all projects together can keep 2 more gpu: limit 10, {problem}", error.problems[0])
 
     def test_a_move_does_not_take_the_limit_below_it(self) -> None:
         """As a child, the project would have the initial limit 0."""
@@ -269,33 +280,6 @@ class TestTree(CohortTestCase):
         self.keep("alone", 5)
         error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, ADMIN, "alone", "cohort")
         self.assertIn("the limit of alone in gpu would be 0; its minimum is 5", error.problems)
-
-    def test_usage_does_not_leave_the_minimum_that_keeps_it(self) -> None:
-        """The old parent keeps its minimum, and the usage counts beside it: the total would be exceeded."""
-        self.admin.set_total_limits(ADMIN, {"gpu": 10})
-        self.keep("cohort", 8)
-        self.hold("a", 8)
-        error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, ADMIN, "a", None)
-        self.assertIn("all projects together can keep 2 more gpu: limit 10, used 8, promised 0", error.problems[0])
-
-    def test_a_new_total_below_what_is_promised_is_refused(self) -> None:
-        self.keep("cohort", 8)
-        self.assertRaises(exceptions.LimitRefused, self.admin.set_total_limits, ADMIN, {"gpu": 7})
-        self.assertEqual([], self.admin.list_total_limits(ADMIN))
-        self.admin.set_total_limits(ADMIN, {"gpu": 8})
-        self.assert_invariants()
-
-    def test_a_forced_limit_does_not_prevent_a_lower_minimum(self) -> None:
-        self.keep("a", 8)
-        self.admin.set_limits(ADMIN, {"gpu": 6}, "a", force=True)
-        self.keep("a", 7)
-
-    def test_what_descendants_are_promised_is_hidden_from_users(self) -> None:
-        self.keep("a", 8)
-        context = base.Context("cohort")
-        [over] = self.engine.check(context, {"gpu": 13})
-        self.assertEqual((None, 0, 12), (over.subtree, over.promised, over.fits))
-        self.assertEqual({0}, {record.promised for record in self.engine.get_detail(context)})
 
     def test_a_refused_transfer_names_what_it_would_exceed(self) -> None:
         """Not the cohort, of which the transfer changes less than the amount."""
@@ -320,17 +304,6 @@ class TestTree(CohortTestCase):
         self.keep("alone", 5)
         self.assertEqual({"gpu": None}, self.admin.bounds_of_minimums(ADMIN, "alone", ["gpu"]))
         self.assertEqual({"gpu": ("cohort", 20)}, self.admin.bounds_of_minimums(ADMIN, "a", ["gpu"]))
-
-    def test_other_drivers_have_no_minimums(self) -> None:
-        for limits in (NoopLimitDriver(), ConfigLimitDriver({"gpu": 4})):
-            engine = fixtures.open_engine(self, self.url, limits)
-            self.assertRaises(exceptions.LimitsReadOnly, engine.limits.set_minimums, ADMIN, {"gpu": 1}, "a")
-
-    def test_bad_input(self) -> None:
-        for minimums in ({}, [("gpu", 1)], {"gpu": -1}, {"gpu": 2**31}, {"gpu": "4"}, {"": 1}):
-            self.assertRaises(exceptions.InvalidRequest, self.admin.set_minimums, ADMIN, minimums, "a")  # type: ignore[arg-type]
-        self.assertRaises(exceptions.UnknownResource, self.admin.set_minimums, ADMIN, {"tpu": 1}, "a")
-        self.assertRaises(exceptions.NotAuthorized, self.admin.set_minimums, base.Context("a"), {"gpu": 1}, "a")
 
 
 class TestCounters(CohortTestCase):
@@ -442,56 +415,35 @@ class TestImports(ImportTestCase):
         return {"projects": [{"id": "cohort", "children": children, **cohort}]}
 
     def test_what_cannot_be_kept(self) -> None:
-        [problem] = self.load(self.cohort({"minimums": {"gpu": 15}}))
-        self.assertEqual("cohort can keep 14 more gpu: limit 20, used 6, promised 0, needed 15", problem)
-        [problem] = self.load(self.cohort({"minimums": {"gpu": 14}}, {"minimums": {"gpu": 7}}))
-        self.assertIn("cohort can keep 0 more gpu: limit 20, used 6, promised 14, needed 1", problem)
-        [problem] = self.load(self.cohort({"minimums": {"gpu": 9}, "limits": {"gpu": 8}}))
-        self.assertIn("the minimum of a in gpu would be 9; its limit is 8", problem)
-
-    def test_with_the_limits_of_the_document(self) -> None:
-        [problem] = self.load(self.cohort({"minimums": {"gpu": 14}}, limits={"gpu": 19}))
-        self.assertIn("cohort can keep 13 more gpu: limit 19", problem)
-        [problem] = self.load({"total": {"gpu": 22}, **self.cohort({"minimums": {"gpu": 14}})})
-        self.assertIn("all projects together can keep 13 more gpu: limit 22, used 9, promised 0", problem)
-        self.assertEqual(
-            [], self.load({"total": {"gpu": 29}, **self.cohort({"minimums": {"gpu": 20}}, limits={"gpu": 26})})
-        )
-        self.assertEqual(20, self.promised("cohort"))
-
-    def test_with_the_overrides_that_apply(self) -> None:
+        """With the limits, the total and the overrides of the document."""
         span = {"from": (NOW - DAY).isoformat(), "until": (NOW + DAY).isoformat()}
         override = {"resource": "gpu", "limit": 10, **span}
-        [problem] = self.load(self.cohort({"minimums": {"gpu": 5}}, overrides=[override]))
-        self.assertIn("cohort can keep 4 more gpu: limit 10", problem)
-
-    def test_with_the_moves_of_the_document(self) -> None:
-        self.keep("a", 8)
-        [problem] = self.load({"projects": [{"id": "other", "children": [{"id": "a"}]}]})
-        self.assertIn("other can keep 7 more gpu: limit 10, used 3, promised 0, needed 8", problem)
-        moved = {"id": "other", "children": [{"id": "a", "minimums": {"gpu": 7}}]}
-        self.assertEqual([problem], self.load({"projects": [moved]}), "the move comes first")
-        self.assertEqual([], self.load({"projects": [{**moved, "limits": {"gpu": 11}}]}))
-        self.assertEqual((0, 7), (self.promised("cohort"), self.promised("other")))
-        # What was kept for it in the cohort is free.
-        self.assertEqual([], self.load(self.cohort({"minimums": {"gpu": 14}})))
-
-    def test_what_becomes_lower_is_set_first(self) -> None:
-        self.keep("b", 20)
-        document = self.cohort({"minimums": {"gpu": 9}}, {"minimums": {"gpu": 11}})
-        self.assertEqual([], self.load(document))
-        self.assertEqual([], self.load(document))
-
-    def test_a_total_that_is_lowered(self) -> None:
-        self.admin.set_total_limits(ADMIN, {"gpu": 30})
-        self.keep("a", 14)
-        [problem] = self.load({"total": {"gpu": 22}})
-        self.assertIn("all projects in gpu would be 22; 9 are used there, and 14 more are promised", problem)
-        [preview] = self.assertRaises(
-            exceptions.LimitRefused, self.admin.preview_total_limits, ADMIN, {"gpu": 22}
-        ).problems
-        self.assertEqual(problem, preview)
-        self.assertEqual([], self.load({"total": {"gpu": None}}))
+        kept = {"minimums": {"gpu": 14}}
+        for document, expected in (
+            (
+                self.cohort({"minimums": {"gpu": 15}}),
+                "cohort can keep 14 more gpu: limit 20, used 6, promised 0, needed 15",
+            ),
+            (
+                self.cohort(kept, {"minimums": {"gpu": 7}}),
+                "cohort can keep 0 more gpu: limit 20, used 6, promised 14, needed 1",
+            ),
+            (
+                self.cohort({"minimums": {"gpu": 9}, "limits": {"gpu": 8}}),
+                "the minimum of a in gpu would be 9; its limit is 8",
+            ),
+            (self.cohort(kept, limits={"gpu": 19}), "cohort can keep 13 more gpu: limit 19"),
+            (
+                {"total": {"gpu": 22}, **self.cohort(kept)},
+                "all projects together can keep 13 more gpu: limit 22, used 9, promised 0",
+            ),
+            (self.cohort({"minimums": {"gpu": 5}}, overrides=[override]), "cohort can keep 4 more gpu: limit 10"),
+        ):
+            [problem] = self.load(document)
+            self.assertIn(expected, problem)
+        enough = {"total": {"gpu": 29}, **self.cohort({"minimums": {"gpu": 20}}, limits={"gpu": 26})}
+        self.assertEqual([], self.load(enough))
+        self.assertEqual(20, self.promised("cohort"))
 
     def test_what_others_take_meanwhile_is_reported(self) -> None:
         """They reserve after the limits were set, and before the minimum is."""
