@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 
 from tests import base as ledger_base
-from tests.cyborgs import base, quota, test_reconcile
+from tests.cyborgs import quota, test_reconcile
 from tests.servers import machine
 
 HEAL_SECONDS = 30.0
@@ -51,28 +51,10 @@ class TestDefault(HealTestCase):
         self.assertEqual(["released"], [row[3] for row in self.reservations(arq)])
 
 
-class TestSharedLedger(HealTestCase):
-    """This Cyborg, east, shares the ledger with another one, west, and with a user of the command line."""
+class TestWithoutSource(HealTestCase):
+    """(tests/functional/test_reconciler.py has ledgers that several Cyborgs share.)"""
 
     options = "reconcile_interval = 0\nsource = east"
-
-    def test_each_repairs_its_own(self) -> None:
-        [east], project_id = self.bound(1), base.new_id()
-        self.charge("of west", project_id, "west")
-        self.assertEqual(0, self.command("reserve", "--project", project_id, "--consumer", "by hand", "fpga=1").status)
-        self.engine.commit(ledger_base.ADMIN, project_id=project_id, consumer="by hand")
-        everybody = {east: "east", "of west": "west", "by hand": None}
-        self.assertEqual(everybody, self.held())
-        self.charge("a ghost", project_id, "east")
-
-        listed = self.reconcile("-f", "csv", "-c", "arq", "-c", "problem", "-c", "source")
-        rows = ['"a ghost","not attached","east"', '"by hand","not attached","none"']
-        self.assertEqual((1, rows), (listed.status, listed.out.splitlines()[1:]))
-        self.assertIn("cyborg-quota: 1 of these ARQs have charges without a source", listed.err)
-        healed = self.reconcile("--heal", "--force", "-f", "csv", "-c", "arq", "-c", "result")
-        rows = ['"a ghost","repaired"', '"by hand","not repaired"']
-        self.assertEqual((1, rows), (healed.status, healed.out.splitlines()[1:]))
-        self.assertEqual(everybody, self.held())
 
     def test_the_charges_of_an_older_release(self) -> None:
         """Charges without a source are compared and repaired after --claim-source."""

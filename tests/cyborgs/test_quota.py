@@ -44,15 +44,6 @@ class TestBind(quota.QuotaTestCase):
             self.assertLessEqual({answer.status for answer in answers}, {202, 400})
         self.assert_agree()
 
-    def test_two_concurrent_deliveries(self) -> None:
-        """Two deliveries of one message charge once, whichever of them Cyborg refuses."""
-        for _ in range(5):
-            arqs, instance = self.client.created(self.profile), _id()
-            with concurrent.futures.ThreadPoolExecutor() as pool:
-                list(pool.map(lambda _, what=arqs, at=instance: self.client.bind(what, at, self.rp), range(3)))
-        self.expire_all()
-        self.assert_agree()
-
 
 class TestRefused(quota.QuotaTestCase):
     def test_over_the_limit(self) -> None:
