@@ -30,6 +30,8 @@ _UNITS: Final = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), 
 _HELD, _BEFORE, _LIMIT, _REFUSED = "tab:blue", "0.65", "black", "tab:red"
 
 _CLAIMED, _ELSEWHERE, _FREE, _PROMISED = "tab:blue", "tab:orange", "0.88", "tab:red"
+_MAX_PERCENT: Final = 400.0
+"""A longer bar of promises ends here: otherwise it would make all others short. Its text has the amount."""
 _ROW_INCHES: Final = 0.62
 
 
@@ -196,7 +198,7 @@ def draw_capacity(path: str, reports: Sequence[ResourceReport]) -> None:
     axes.set_yticks(range(len(shown)), [label(report.resource) for report in shown], fontsize=8)
     axes.invert_yaxis()
     axes.axvline(100, color="black", linewidth=0.8)
-    axes.margins(x=0.8)  # for the texts
+    axes.set_xlim(0, 2 * _MAX_PERCENT)  # with space for the texts
     axes.set_xlabel("percent of the capacity")
     keys = ((_CLAIMED, "claimed"), (_ELSEWHERE, "used elsewhere"), (_FREE, "free"), (_PROMISED, "promised"))
     handles = [patches.Patch(color=color, label=text) for color, text in keys]
@@ -215,7 +217,9 @@ def _bars(axes: Any, row: int, report: ResourceReport) -> None:
         left += width
     text = f"{report.used} claimed, {report.used_elsewhere} elsewhere, {report.free} free of {report.capacity}"
     axes.text(max(left, 100) + 1, row - 0.17, text, fontsize=7, va="center")
-    percent = 0.0 if report.promised == UNLIMITED else 100 * report.promised / report.capacity
+    percent = _MAX_PERCENT
+    if report.promised != UNLIMITED:
+        percent = min(100 * report.promised / report.capacity, _MAX_PERCENT)
     axes.barh(row + 0.17, percent, height=0.22, color=_PROMISED, alpha=0.75)
     promised = "unlimited" if report.promised == UNLIMITED else f"{report.promised} promised"
     if report.oversubscription is not None:
