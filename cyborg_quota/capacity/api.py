@@ -411,7 +411,7 @@ class Capacity(EnforcedSubject):
                 claim = functools.partial(tables.claim_notice_level, resource=last.resource)
             else:
                 claim = functools.partial(inventory_rows.claim_notified_level, inventory_id=inventory_id)
-            if now != last.before and self._database.write(functools.partial(claim, before=last.before, now=now)):
+            if now != last.before and self._database.claim(claim, last.before, now):
                 notices.append(dataclasses.replace(last, now=now))
         return notices
 

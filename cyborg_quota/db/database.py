@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import itertools
 import random
 import threading
 import time
@@ -209,6 +210,21 @@ class Database:
         after the deadline are raised; after any other database error, whose outcome is unknown, ``work`` runs.
         """
         return self._run_with_retries(work, read=False, single_statement=single_statement)
+
+    def claim(self, change: Callable[..., bool], before: object, now: object) -> bool:
+        """Whether this call, of those on all hosts, has changed a value from ``before`` to ``now``.
+
+        ``change(connection, before=, now=)`` says whether the value was ``before``. If it runs again, it may have been
+        committed the first time: better two hosts that report a crossed threshold than none.
+        """
+        runs = itertools.count()
+
+        def work(connection: Connection) -> bool:
+            may_have_changed = next(runs) > 0
+            has_changed = change(connection, before=before, now=now)
+            return has_changed or (may_have_changed and change(connection, before=now, now=now))
+
+        return self.write(work)
 
     def read(self, work: Work[T]) -> T:
         """Run ``work`` in a transaction that only reads. On SQLite it does not wait for writers."""

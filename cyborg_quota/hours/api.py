@@ -291,9 +291,9 @@ class Hours(EnforcedSubject):
             assert use is not None and use.spent, "a percentage of it is spent"
             level = max(threshold for threshold in _NOTIFIED if _percent(use) >= threshold)
             period, last = clock.month_number(use.begins), (budget.notified_period, budget.notified_level)
-            claim = functools.partial(tables.claim_notified, budget=budget, period=period, level=level)
+            claim = functools.partial(tables.claim_notified, key=budget.key)
             # (A period that has ended, by the clock of another node, is not notified again.)
-            if (period, level) > last and self._database.write(claim):
+            if (period, level) > last and self._database.claim(claim, last, (period, level)):
                 before, since = last[1] if last[0] == period else 0, f"{use.begins:%Y-%m-%d}"
                 notices.append(BudgetNotice(*budget.key[:2], use.hours, round(use.spent, 1), since, before, level))
         return notices

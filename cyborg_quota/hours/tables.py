@@ -59,10 +59,11 @@ def adjust(connection: Connection, key: UsageKey, month: int, device_seconds: in
     put(connection, budget_adjustments, row, {"device_seconds": before + device_seconds})
 
 
-def claim_notified(connection: Connection, budget: Budget, period: int, level: int) -> bool:
-    """Record that this level is notified. False: another host changed it first, and sends the notice."""
-    is_same = [_budget[name] == getattr(budget, name) for name in (*_KEY, "notified_period", "notified_level")]
-    update = sa.update(budgets).where(*is_same).values(notified_period=period, notified_level=level)
+def claim_notified(connection: Connection, key: UsageKey, before: tuple[int, int], now: tuple[int, int]) -> bool:
+    """Record the period and the level that are notified. False: another host changed it first, and sends the notice."""
+    is_row = _budget.project_id == key.project_id, _budget.resource == key.resource
+    is_same = _budget.notified_period == before[0], _budget.notified_level == before[1]
+    update = sa.update(budgets).where(*is_row, *is_same).values(notified_period=now[0], notified_level=now[1])
     return connection.execute(update).rowcount == 1
 
 

@@ -58,9 +58,7 @@ class ThresholdNotifier:
             in_subtree = project_id == TOTAL or self._limits.bounds_subtree
             usage = counters.subtree if in_subtree else counters.used + counters.reserved
             current = level(usage, limit, self._thresholds, self._least_limit)
-            change = functools.partial(
-                usages.claim_notified_level, project_id=project_id, resource=resource, before=notified, now=current
-            )
-            if current != notified and self._database.write(change):
+            change = functools.partial(usages.claim_notified_level, project_id=project_id, resource=resource)
+            if current != notified and self._database.claim(change, notified, current):
                 notices.append(Notice(project_id, resource, limit, usage, notified, current))
         return notices

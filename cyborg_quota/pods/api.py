@@ -490,8 +490,8 @@ class Pods(EnforcedSubject):
                 for resource, use in (stored.usage or {}).items()
                 if (use.used or use.capacity) and is_at_threshold(stored.pod.threshold, use)
             }
-            claim = functools.partial(tables.claim_notified, pod_id=stored.id, before=notified, now=reached)
-            if reached != notified and self._database.write(claim):
+            claim = functools.partial(tables.claim_notified, pod_id=stored.id)
+            if reached != notified and self._database.claim(claim, notified, reached):
                 notices += [_notice(stored, resource, resource in reached) for resource in sorted(reached ^ notified)]
         return notices
 

@@ -15,7 +15,7 @@ from cyborg_quota.cli import expirer, notifications
 from cyborg_quota.db import inventories
 from cyborg_quota.ledger.thresholds import OVER, level
 from cyborg_quota.types import Notice
-from tests import base, fixtures
+from tests import base, fixtures, hooks
 from tests.race.workers import race
 
 
@@ -40,6 +40,14 @@ class TestNotices(base.LedgerTestCase):
         self.assertEqual([(16, 95, 80)], self.take_notices())
         self.quotas.rollback(self.context, [some])
         self.assertEqual([(15, 80, 0)], self.take_notices())
+        self.assertEqual([], self.take_notices())
+
+    def test_the_answer_to_a_commit_is_lost(self) -> None:
+        """The retry finds the level already recorded, and must not take it for that of another host."""
+        self.quotas.reserve(self.context, {"gpu": 16})
+        with hooks.LostCommits(self.engine, self.backend, table="quota_usages") as loss:
+            self.assertEqual([(16, 0, 80)], self.take_notices())
+        self.assertEqual(1, loss.lost)
         self.assertEqual([], self.take_notices())
 
     def test_a_lowered_limit_that_leaves_a_project_over(self) -> None:
