@@ -63,13 +63,10 @@ class Report:
     """
 
     calls: int = 0
-    requests: int = 0
     errors: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     checks: int = 0
     problems: list[str] = dataclasses.field(default_factory=list)
 
-
-_PASSED = "SELECT project_id, resource, held FROM limits_passed"
 
 _NOTE = "INSERT INTO limits_passed (project_id, resource, held) SELECT"
 _IF_OVER_LIMIT = (
@@ -117,7 +114,6 @@ def check(url: str, engine: QuotaEngine, journal: Journal) -> Report:
     """Check everything, after all writers have ended; settles what is in flight. ``problems`` lists the violations."""
     report = Report()
     requests = journal.by_request()
-    report.requests = len(requests)
     for entry in journal.entries():
         if entry.word == ASK:
             report.calls += 1
@@ -126,25 +122,15 @@ def check(url: str, engine: QuotaEngine, journal: Journal) -> Report:
     sql = sa.create_engine(url, poolclass=sa.NullPool)
     _check_tables(sql, engine, report)
     with sql.connect() as connection:
-        if sa.inspect(connection).has_table("limits_passed"):
-            report.checks += 1
-            passed = connection.exec_driver_sql(_PASSED).all()
-            report.problems += [f"a limit was passed: {row.project_id}: {row.held} {row.resource}" for row in passed]
+        report.checks += 1
+        passed = connection.exec_driver_sql("SELECT project_id, resource, held FROM limits_passed").all()
+        report.problems += [f"a limit was passed: {row.project_id}: {row.held} {row.resource}" for row in passed]
     rows = _rows_by_request(sql)
     for request, entries in requests.items():
         report.checks += 1
         report.problems += _problems_of(request, entries, rows.get(request, []))
     report.problems += [f"{request}: was never made" for request in rows.keys() - requests.keys()]
     _settle_all(sql, engine, report)
-    return report
-
-
-def assert_right(url: str, engine: QuotaEngine, journal: Journal) -> Report:
-    """Check; raises AssertionError with the violations."""
-    report = check(url, engine, journal)
-    if report.problems:
-        shown = report.problems[:20]
-        raise AssertionError(f"{len(report.problems)} problems:\n" + "\n".join(shown))
     return report
 
 
@@ -159,9 +145,7 @@ def _rows_by_request(sql: sa.Engine) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = collections.defaultdict(list)
     columns = "group_id, project_id, resource, delta, consumer_id, uuid, state"
     with sql.connect() as connection:
-        # (A ledger of an older revision has no providers.)
-        has_providers = any(one["name"] == "provider_id" for one in sa.inspect(connection).get_columns("reservations"))
-        provider = "(SELECT uuid FROM resource_providers WHERE id = provider_id)" if has_providers else "NULL"
+        provider = "(SELECT uuid FROM resource_providers WHERE id = provider_id)"
         query = f"SELECT {columns}, {provider} AS provider FROM reservations ORDER BY id"
         for row in connection.exec_driver_sql(query):
             if row.group_id is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import logging
 import mmap
+import multiprocessing
 import os
 import pathlib
 import random
-import signal
 import tempfile
 import time
 import traceback
@@ -25,6 +25,7 @@ from tests import fixtures as our_fixtures
 from tests.faults import ledger_check
 from tests.faults.journal import ASK, OK, Journal
 
+_FORK = multiprocessing.get_context("fork")
 MOST_HELD = 3
 """The number of requests that one worker keeps attached."""
 LIMITS = {"gpu": 24, "fpga": 16}
@@ -209,7 +210,7 @@ class Crew:
         self._job = job
         # A flag in shared memory: a killed worker could hold a lock for ever.
         self._flag = mmap.mmap(-1, 1)
-        self._crew: dict[int, tuple[int, int]] = {}
+        self._crew: dict[int, tuple[Any, Any]] = {}
         for number in range(count):
             self._start(number)
 
@@ -221,30 +222,32 @@ class Crew:
 
     @property
     def pids(self) -> list[int]:
-        return [pid for pid, _ in self._crew.values()]
+        return [process.pid for process, _ in self._crew.values()]
 
     def _start(self, number: int) -> None:
-        reader, writer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                os.close(reader)
-                logging.disable(logging.CRITICAL)  # otherwise every line is kept in memory for the report of the test
-                self._job(number, lambda: self._flag[0] != 0)
-                status = 0
-            except BaseException:
-                os.write(writer, traceback.format_exc()[-4000:].encode())
-            finally:
-                os._exit(status)
-        os.close(writer)
-        self._crew[number] = (pid, reader)
+        reader, writer = _FORK.Pipe(duplex=False)
+        process = _FORK.Process(target=self._work, args=(number, writer), daemon=True)
+        process.start()
+        self._crew[number] = process, reader
+
+    def _work(self, number: int, writer: Any) -> None:
+        logging.disable(logging.CRITICAL)  # otherwise every line is kept in memory for the report of the test
+        status = 1
+        try:
+            self._job(number, lambda: self._flag[0] != 0)
+            status = 0
+        except BaseException:
+            writer.send(traceback.format_exc()[-4000:])
+        finally:
+            os._exit(status)  # no clean-up of the test runner: that belongs to the parent
 
     def kill(self, number: int) -> None:
         """Kill a worker (SIGKILL), and start another one instead."""
-        pid, _ = self._crew[number]
-        os.kill(pid, signal.SIGKILL)
-        self._collect(number, may_be_killed=True)
+        process, reader = self._crew.pop(number)
+        process.kill()
+        process.join()
+        if process.exitcode == 1:
+            raise AssertionError(f"worker {number} failed: {reader.recv()}")
         self._start(number)
 
     def stop(self, timeout_seconds: float = 60.0) -> None:
@@ -252,31 +255,15 @@ class Crew:
         self._flag[0] = 1
         deadline = time.monotonic() + timeout_seconds
         problems = []
-        for number in list(self._crew):
-            try:
-                self._collect(number, deadline)
-            except AssertionError as error:
-                problems.append(str(error))
+        for number, (process, reader) in self._crew.items():
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                problems.append(f"worker {number} does not end")
+            elif process.exitcode:
+                problems.append(f"worker {number}: {reader.recv() if process.exitcode == 1 else process.exitcode}")
         if problems:
             raise AssertionError("\n".join(problems))
-
-    def _collect(self, number: int, deadline: float = 0.0, *, may_be_killed: bool = False) -> None:
-        pid, reader = self._crew.pop(number)
-        hangs = False
-        if not may_be_killed:
-            while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                if time.monotonic() > deadline:
-                    hangs = True
-                    os.kill(pid, signal.SIGKILL)
-                    break
-                time.sleep(0.01)
-        _, status = os.waitpid(pid, 0)
-        words = os.read(reader, 5000).decode(errors="replace")
-        os.close(reader)
-        if hangs:
-            raise AssertionError(f"worker {number} does not end")
-        if words or (not may_be_killed and status):
-            raise AssertionError(f"worker {number} failed: {words or status}")
 
 
 class Ledger(fixtures.Fixture):
@@ -367,4 +354,6 @@ class Ledger(fixtures.Fixture):
         return ledger_check.check(self.url, self.engine, self.journal)
 
     def assert_right(self) -> ledger_check.Report:
-        return ledger_check.assert_right(self.url, self.engine, self.journal)
+        report = self.check()
+        assert not report.problems, f"{len(report.problems)} problems:\n" + "\n".join(report.problems[:20])
+        return report

@@ -36,14 +36,12 @@ class NaiveLedger:
     def reserve_again_with_new_uuid(self) -> None:
         """Repeat the transaction after a broken connection with a new UUID: it is charged twice."""
         request = self._begin()
-        try:
-            with self._sql.begin() as connection:
+        for _ in range(2):
+            with contextlib.suppress(sa.exc.DBAPIError), self._sql.begin() as connection:
                 self._insert(connection, request)
                 self._charge(connection)
-        except sa.exc.DBAPIError:
-            with self._sql.begin() as connection:
-                self._insert(connection, request)
-                self._charge(connection)
+                connection.commit()
+                break
         self._end(request)
 
     def reserve_in_two_transactions(self, between: Callable[[], None]) -> None:
@@ -64,26 +62,6 @@ class NaiveLedger:
             self._charge(connection)
             self._end(request)
             before_commit(connection)
-
-    def reserve_after_read(self, limit: int, between: Callable[[], None]) -> bool:
-        """Read, compare, write: other calls come between the statements. Returns False if the limit is reached.
-
-        ``between`` is called before the write. A write that conflicts with one of another node is repeated.
-        """
-        with self._sql.connect() as connection:
-            query = sa.text("SELECT used + reserved FROM quota_usages WHERE id = :id")
-            if connection.execute(query, {"id": self._usage_id}).scalar_one() + 1 > limit:
-                return False
-        between()
-        request = self._begin()
-        for _ in range(100):
-            with contextlib.suppress(sa.exc.DBAPIError), self._sql.begin() as connection:
-                self._insert(connection, request)
-                self._charge(connection)
-                connection.commit()
-                self._end(request)
-                return True
-        raise AssertionError("a hundred writes conflicted")
 
     def _insert(self, connection: sa.Connection, request: str) -> None:
         values: dict[str, Any] = {"uuid": str(uuid.uuid4()), "usage_id": self._usage_id, "project": self._project_id}

@@ -11,27 +11,24 @@ from collections.abc import Callable
 import testscenarios
 from fixtures import MonkeyPatch
 
-from cyborg_quota import ANY, Inventory, QuotaEngine
+from cyborg_quota import ANY, QuotaEngine
 from tests import base, invariants, on_sqlite
+from tests.base import ADMIN
 from tests.faults import kill_points
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-ADMIN = base.ADMIN
 AMOUNTS = {"gpu": 3, "fpga": 1}
 Figures = tuple[int, int]
 
 
 class TestCrash(kill_points.KillTestCase):
+    settings = {"batch_rows": 1}  # an expiry of two resources takes several transactions
+
     def setUp(self) -> None:
         super().setUp()
         self.engine.pods.add(ADMIN, "p1")
-        self.engine.capacity.add_provider(ADMIN, "n1")
-        self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(8), "fpga": Inventory(4)})
-
-    def use_several_statements(self) -> None:
-        """As on a server without single-statement transactions."""
-        self.useFixture(MonkeyPatch("cyborg_quota.db.database.Database._run_single_statement", lambda *_: None))
+        self.add_provider("n1", gpu=8, fpga=4)
 
     def crash_everywhere(
         self,
@@ -69,19 +66,9 @@ class TestCrash(kill_points.KillTestCase):
     def reserve(self, engine: QuotaEngine | None = None) -> None:
         (engine or self.engine).reserve(self.context, AMOUNTS, consumer="c", provider="n1")
 
-    def reserve_anywhere(self, engine: QuotaEngine) -> None:
-        engine.reserve(self.context, {"gpu": 4}, consumer="c", provider=ANY)
-
     def commit(self) -> None:
         self.reserve()
         self.engine.commit(self.context, consumer="c")
-
-    def have_overdue(self) -> None:
-        self.reserve()
-        self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000' WHERE live = 1")
-
-    def roll_back(self, engine: QuotaEngine) -> None:
-        engine.rollback(self.context, consumer="c")
 
     def release(self, engine: QuotaEngine) -> None:
         engine.release(self.context, consumer="c")
@@ -91,50 +78,45 @@ class TestCrash(kill_points.KillTestCase):
 
     def test_every_call(self) -> None:
         """In single statements, but on SQLite. The pod changes in turns: other statements make and end its claims."""
-        self.crash_everywhere(self.nothing, self.reserve, (0, 3), "p1")
-        self.crash_everywhere(self.nothing, self.reserve_anywhere, (0, 4), None)
-        self.crash_everywhere(self.reserve, self.roll_back, (0, 0), "p1")
-        self.crash_everywhere(self.commit, self.release, (0, 0), None)
-        self.crash_everywhere(self.have_overdue, lambda engine: engine.expire(ADMIN), (0, 0), "p1")
+        uuids: list[str] = []
 
-    def test_several_statements(self) -> None:
-        if self.backend == "sqlite":
-            self.skipTest("SQLite runs each call in several statements")
-        self.use_several_statements()
-        self.crash_everywhere(self.nothing, self.reserve, (0, 3), None)
-        self.crash_everywhere(self.commit, self.release, (0, 0), "p1")
-
-    def test_reserve_and_rollback_of_one_process(self) -> None:
-        """The rollback knows the reservation, and does not read it first."""
+        def have_overdue() -> None:
+            self.reserve()
+            self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000' WHERE live = 1")
 
         def reserve_and_roll_back(engine: QuotaEngine) -> None:
+            """The rollback knows the reservation, and does not read it first."""
             self.reserve(engine)
-            self.roll_back(engine)
-
-        self.crash_everywhere(self.nothing, reserve_and_roll_back, (0, 0), "p1")
-
-    def test_resize_transfer_and_commit_with_a_name(self) -> None:
-        def resize(engine: QuotaEngine) -> None:
-            engine.resize(ADMIN, {"gpu": 4, "fpga": 1}, "p1", consumer="c")
-
-        def transfer(engine: QuotaEngine) -> None:
-            engine.transfer(ADMIN, "p2", "p1", consumer="c")
-
-        self.crash_everywhere(self.reserve, resize, (0, 4), None)
-        self.crash_everywhere(self.reserve, transfer, (0, 0), None, received=(0, 3))
-        uuids: list[str] = []
+            engine.rollback(self.context, consumer="c")
 
         def reserve_without_a_name() -> None:
             uuids[:] = self.engine.reserve(self.context, {"gpu": 2}, provider="n1")
 
-        self.crash_everywhere(
-            reserve_without_a_name, lambda engine: engine.commit(ADMIN, uuids, known_as="c"), (2, 0), None
-        )
+        reserve_anywhere = lambda engine: engine.reserve(self.context, {"gpu": 4}, consumer="c", provider=ANY)  # noqa: E731
+        resize = lambda engine: engine.resize(ADMIN, {"gpu": 4, "fpga": 1}, "p1", consumer="c")  # noqa: E731
+        transfer = lambda engine: engine.transfer(ADMIN, "p2", "p1", consumer="c")  # noqa: E731
+        name = lambda engine: engine.commit(ADMIN, uuids, known_as="c")  # noqa: E731
+        self.crash_everywhere(self.nothing, self.reserve, (0, 3), "p1")
+        self.crash_everywhere(self.nothing, reserve_anywhere, (0, 4), None)
+        self.crash_everywhere(self.reserve, lambda engine: engine.rollback(self.context, consumer="c"), (0, 0), "p1")
+        self.crash_everywhere(self.nothing, reserve_and_roll_back, (0, 0), "p1")
+        self.crash_everywhere(self.commit, self.release, (0, 0), None)
+        self.crash_everywhere(have_overdue, lambda engine: engine.expire(ADMIN), (0, 0), "p1")
+        self.crash_everywhere(self.reserve, resize, (0, 4), None)
+        self.crash_everywhere(self.reserve, transfer, (0, 0), None, received=(0, 3))
+        self.crash_everywhere(reserve_without_a_name, name, (2, 0), None)
+
+    def test_several_statements(self) -> None:
+        """As on a server without single-statement transactions."""
+        if self.backend == "sqlite":
+            self.skipTest("SQLite runs each call in several statements")
+        self.useFixture(MonkeyPatch("cyborg_quota.db.database.Database._run_single_statement", lambda *_: None))
+        self.crash_everywhere(self.nothing, self.reserve, (0, 3), None)
+        self.crash_everywhere(self.commit, self.release, (0, 0), "p1")
 
     @on_sqlite
     def test_naive_is_detected(self) -> None:
         """If each statement is committed at once, a kill between two of them breaks C1 or I1."""
-        self.use_several_statements()
         self.engine.capacity.set_provider(ADMIN, "n1", pod="p1")
         self.reserve()
         for _ in self.kills(lambda: self.release(self.engine), self.reserve, is_naive=True):

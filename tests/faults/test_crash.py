@@ -7,15 +7,14 @@ and is charged once; otherwise it expires.
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 
-import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import Claim
-from tests import base, fixtures, on_sqlite
-from tests.faults.crashing import Ready, kill_repeatedly
+from tests import base, fixtures, forked, on_sqlite
 from tests.faults.load import Ledger
 from tests.faults.naive import NaiveLedger
 from tests.servers import machine
@@ -54,49 +53,10 @@ class TestKilledWorkers(base.BackendTestCase):
         """It inserts the row and changes the counter in two transactions, and is killed between them."""
         ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "killed")))
         ledger.engine.close()
-
-        def work(_turn: int, ready: Ready) -> None:
-            def wait() -> None:
-                ready()
-                time.sleep(60)
-
-            NaiveLedger(ledger.url, "warm", ledger.journal).reserve_in_two_transactions(wait)
-
-        kill_repeatedly(work, 1, seed=random.randrange(2**32))
+        naive = NaiveLedger(ledger.url, "warm", ledger.journal)
+        kill = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+        pid = forked.start(lambda: naive.reserve_in_two_transactions(kill))
+        self.assertEqual(-signal.SIGKILL, forked.wait(pid))
         self.assertNotEqual([], ledger.check().problems)
-
-
-class TestKilledSweeper(base.LedgerTestCase):
-    """A parallel expirer is killed with several open transactions. (On SQLite, with one: it has one writer.)"""
-
-    def test_each_batch_is_atomic(self) -> None:
-        for number in range(10):
-            claims = [Claim(None, {"gpu": 1, "fpga": 2})] * 20
-            self.engine.reserve_many(base.Context(f"p{number}"), claims)
-        self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000'")
-        self.engine.close()
-        engine = self.make_engine(batch_rows=2)
-
-        def work(_turn: int, ready: Ready) -> None:
-            batches = 0
-
-            def progress(_count: int) -> None:
-                nonlocal batches
-                batches += 1
-                if batches == 3:
-                    ready()
-
-            while True:
-                engine.expire(base.ADMIN, progress=progress)
-                if batches < 3:
-                    ready()
-                time.sleep(1)  # all reservations are expired: wait for the end
-
-        kill_repeatedly(work, 8, seed=random.randrange(2**32), longest_seconds=0.02)
-        with self.sql.connect() as connection:
-            left = connection.execute(sa.text("SELECT COUNT(*) FROM reservations WHERE state = 'reserved'")).scalar()
-        self.assertLess(left or 0, 400)
-        self.assert_invariants()
-        self.assertEqual([], self.engine.audit(base.ADMIN))
-        self.assertEqual(left, engine.expire(base.ADMIN))
-        self.assertEqual((0, 0), self.figures("p3"))
+        ledger.execute("UPDATE quota_usages SET reserved = 99 WHERE resource = 'gpu'")
+        self.assertIn("a limit was passed", " ".join(ledger.check().problems))

@@ -12,7 +12,8 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any
+from unittest import mock
 
 import fixtures as fixtures_
 import sqlalchemy as sa
@@ -45,7 +46,7 @@ SERVED_AGAIN_SECONDS = 10.0
 SHORT = {"statement_timeout_seconds": 2, "retry_seconds": 1.0, "connect_timeout_seconds": 2}
 
 
-class FailoverTestCase(base.BackendTestCase):
+class TestFailover(base.BackendTestCase):
     scenarios = fixtures.SCENARIOS[1:]
 
     def setUp(self) -> None:
@@ -87,8 +88,6 @@ class FailoverTestCase(base.BackendTestCase):
             url = url.set(username="limited")
         return url.render_as_string(hide_password=False)
 
-
-class TestFailover(FailoverTestCase):
     def test_promotion(self) -> None:
         with self.step("a replica refuses"), self.ledger("refused") as ledger:
             self.replica_refuses(ledger)
@@ -112,7 +111,10 @@ class TestFailover(FailoverTestCase):
         ledger.engine.rollback(context, [ended])
         ledger.execute(f"UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE uuid = '{overdue}'")
         self.pair.primary.create_database("empty_one")
-        urls = [self.replica_url(name) for name in ("refused", "empty_one")]
+        # A configuration error: URLs that name the replica only.
+        limited = [sa.make_url(self.limited_url(name)) for name in ("refused", "empty_one")]
+        where = {"host": "127.0.0.1", "port": self.pair.replica.port, "query": {}}
+        urls = [url.set(**where).render_as_string(hide_password=False) for url in limited]  # type: ignore[arg-type]
         self.pair.wait_caught_up()
         engine = self.make_engine(ledger, url=urls[0])
         calls: dict[str, Callable[[], object]] = {
@@ -132,35 +134,21 @@ class TestFailover(FailoverTestCase):
             del calls["commit once more"]  # it changes nothing there
         with (
             fixtures_.FakeLogger(level=logging.WARNING) as log,
-            fixtures_.MonkeyPatch("cyborg_quota.db.database.backoff", self.no_retry),  # a retry would wait
+            mock.patch("cyborg_quota.db.database.backoff", side_effect=AssertionError("it was tried again")),
         ):
             for name, call in calls.items():
                 with self.step(name):
-                    self.check_refusal(self.assertRaises(exceptions.DatabaseReadOnly, call))
-            self.turn_expirer(engine)
+                    error = self.assertRaises(exceptions.DatabaseReadOnly, call)
+                    self.assertIn("must point to the primary server", str(error))
+                    self.assertNotIn(self.pair.primary.password, str(error))
+            maintenance = expirer.Maintenance(loading.load(cfg.ConfigOpts(), [], "test"), engine)
+            maintenance.run_job(maintenance.expire, "Expired %d reservations.", 0)
         usage = engine.get_usages(context)["gpu"]
         self.assertEqual((1, 1), (usage.used, usage.reserved))
         self.assertEqual(([], []), (engine.audit(base.ADMIN), engine.check(context, {"gpu": 1})))
         self.assertEqual(1, log.output.count("must point to the primary server"), log.output)
         self.assertNotIn("Traceback", log.output)
         self.assertNotIn(self.pair.primary.password, log.output)
-
-    def replica_url(self, database: str) -> str:
-        """A configuration error: a URL that names the replica only."""
-        url = sa.make_url(self.limited_url(database))
-        return url.set(host="127.0.0.1", port=self.pair.replica.port, query={}).render_as_string(hide_password=False)
-
-    def check_refusal(self, error: exceptions.DatabaseReadOnly) -> None:
-        self.assertIn("must point to the primary server", str(error))
-        self.assertNotIn(self.pair.primary.password, str(error))
-
-    def no_retry(self, *_arguments: object) -> NoReturn:
-        raise AssertionError("a change that a replica refused was tried again")
-
-    def turn_expirer(self, engine: QuotaEngine) -> None:
-        conf = loading.load(cfg.ConfigOpts(), [], "test")
-        maintenance = expirer.Maintenance(conf, engine)
-        maintenance.run_job(maintenance.expire, "Expired %d reservations.", 0)
 
     def answer_waits(self, ledger: Ledger) -> None:
         """No answered call can be lost by a promotion."""
@@ -183,7 +171,7 @@ class TestFailover(FailoverTestCase):
         urls = [self.limited_url(str(sa.make_url(ledger.url).database))]
         with ledger.crew(WORKERS, self.seed, outages.HOT_AND_COLD, urls):
             self.wait_until_served(ledger)
-            machine.wait_until(lambda: self.answers(ledger) > MIN_CALLS, 60.0)
+            machine.wait_until(lambda: sum(one.word == OK for one in ledger.journal.entries()) > MIN_CALLS, 60.0)
             end_primary()
             time.sleep(0.3)  # until a worker notices
             self.promote()
@@ -198,10 +186,6 @@ class TestFailover(FailoverTestCase):
             error = self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, base.Context("p"), {"gpu": 1})
             self.assertIn("Connection refused", error.reason)
             self.assertIn("session is read-only", error.reason)
-
-    def answers(self, ledger: Ledger) -> int:
-        """Return how many calls have succeeded."""
-        return sum(entry.word == OK for entry in ledger.journal.entries(0))
 
     def wait_until_served(self, ledger: Ledger, seconds: float = SERVED_SECONDS) -> None:
         """Wait until each worker has completed three more calls."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk of a database becomes full during reserves, while the expirer works, and before a purge.
+"""The disk of a database becomes full during reserves, and while the expirer works.
 
 On PostgreSQL, also the disk of the write-ahead log.
 """
@@ -18,7 +18,7 @@ import fixtures as fixtures_
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import Claim, QuotaEngine, exceptions
+from cyborg_quota import Claim, exceptions
 from tests import base, fixtures, invariants, needs
 from tests.cli.base import installed
 from tests.faults import outages
@@ -28,7 +28,7 @@ from tests.servers.base import session
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-OVERDUE = ENDED = 500
+CLAIMS = 500
 CONF = """
 [database]
 connection = {url}
@@ -43,13 +43,11 @@ connect_timeout = 2
 
 
 class SmallPostgreSQL(PostgreSQL):
-    disk_megabytes = 110
-
     def __init__(self) -> None:
         super().__init__(settings={"min_wal_size": "32MB", "max_wal_size": "32MB", "autovacuum": "off"})
 
     def _initialization(self, data: pathlib.Path) -> list[str]:
-        mount(data, self.disk_megabytes)
+        mount(data, 110)
         return super()._initialization(data)
 
     def _remove_traces(self, data: pathlib.Path) -> None:
@@ -159,10 +157,24 @@ class TestServers(DiskTestCase):
         return url
 
     def test_the_expirer(self) -> None:
-        """The expirer logs one line, leaves no batch half done, and continues when there is space again."""
-        self.fill_ledger()
+        """The expirer, which also purges, logs one line, leaves no batch half done, and continues when there is space.
+
+        The refused reserves use up the space of the server's files; those that are granted expire soon.
+        """
+        engine, context = self.ledger.engine, base.Context("p")
+        claims = [Claim(None, {"gpu": 1})] * CLAIMS
+        engine.reserve_many(context, claims)
+        engine.rollback(context, engine.reserve_many(context, claims))
+        self.ledger.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE state = 'reserved'")
         self.fill()
-        self.reserve_until_refused()
+        impatient = self.ledger.make_engine(retry_seconds=0.5, statement_timeout_seconds=2)
+        self.addCleanup(impatient.close)
+
+        def reserve_many_times() -> None:
+            for _ in range(200):
+                impatient.reserve_many(context, claims, 1)
+
+        self.assertRaises(exceptions.DatabaseUnavailable, reserve_many_times)
         with self.expirer():
             self.wait_until("an error", lambda: " ERROR " in self.log.read_text())
             errors = self.log.read_text().count(" ERROR ")
@@ -176,44 +188,8 @@ class TestServers(DiskTestCase):
         self.assertEqual([], [line for line in errors if not re.search(r"The database (did not|refused)", line)])
         with self.sql.connect() as connection:
             invariants.assert_hold(connection)
-        self.assertEqual([], self.ledger.engine.audit(base.ADMIN))
-        self.assertEqual(0, self.ledger.engine.get_usages(base.Context("p"))["gpu"].reserved)
-
-    def test_a_purge(self) -> None:
-        """On PostgreSQL, a DELETE is written to the log, of which the disk is full: nothing is deleted.
-
-        On MariaDB, a DELETE needs no space in the tables (see ``place``): the purge succeeds.
-        """
-        self.fill_ledger()
-        self.fill()
-        self.reserve_until_refused()
-        before = self.ended()
-        self.assertGreaterEqual(before, ENDED)
-        self.fill_log()
-        engine = self.make_engine(0.5, 2)
-        if self.backend == "postgresql":
-            self.assertRaises(exceptions.DatabaseUnavailable, engine.purge, base.ADMIN, 0)
-            self.filler.unlink()
-            self.is_running_again()
-            self.assertEqual(before, self.ended())
-        # MariaDB may still be rolling back the refused reserve, whose rows are locked until then.
-        patient = self.make_engine(30, 8)
-        try:
-            self.assertEqual(before, patient.purge(base.ADMIN, 0))
-        except exceptions.DatabaseUnavailable:
-            self.assertFalse(self.server.running, "the server answers, and the purge fails")
-            self.filler.unlink()
-            self.is_running_again()
-            patient.purge(base.ADMIN, 0)
-        self.assertEqual(0, self.ended())
-        with self.sql.connect() as connection:
-            invariants.assert_hold(connection)
-
-    def make_engine(self, retry_seconds: float, statement_timeout_seconds: int) -> QuotaEngine:
-        how = {"retry_seconds": retry_seconds, "statement_timeout_seconds": statement_timeout_seconds}
-        engine = self.ledger.make_engine(**how)
-        self.addCleanup(engine.close)
-        return engine
+        self.assertEqual([], engine.audit(base.ADMIN))
+        self.assertEqual(0, engine.get_usages(context)["gpu"].reserved)
 
     def is_running_again(self) -> bool:
         """Start the server if it has ended, as its service manager does: see ``place``.
@@ -223,29 +199,6 @@ class TestServers(DiskTestCase):
         if not self.server.running:
             self.server.start()
         return True
-
-    def ended(self) -> int:
-        """Return the number of ended reservations."""
-        with self.sql.connect() as connection:
-            return int(connection.exec_driver_sql("SELECT COUNT(*) FROM reservations WHERE live IS NULL").scalar_one())
-
-    def fill_ledger(self) -> None:
-        context = base.Context("p")
-        claims = [Claim(None, {"gpu": 1}) for _ in range(OVERDUE)]
-        self.ledger.engine.reserve_many(context, claims)
-        self.ledger.engine.rollback(context, self.ledger.engine.reserve_many(context, claims[:ENDED]))
-        self.ledger.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE state = 'reserved'")
-
-    def reserve_until_refused(self) -> None:
-        """Use up the space of the server's files. The granted reservations expire soon."""
-        engine = self.make_engine(0.5, 2)
-        claims = [Claim(None, {"gpu": 1}) for _ in range(500)]
-        for _ in range(200):
-            try:
-                engine.reserve_many(base.Context("p"), claims, 1)
-            except exceptions.DatabaseUnavailable:
-                return
-        self.fail("the disk is not full")
 
     def fill_log(self) -> None:
         """On PostgreSQL: use up the log files that were preallocated."""

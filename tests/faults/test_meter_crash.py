@@ -14,7 +14,7 @@ import testscenarios
 
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import clock
-from tests import base, hooks, on_sqlite
+from tests import base, hooks
 from tests.base import ADMIN
 from tests.faults import kill_points
 from tests.model.meters import MeteredClaim, Meters
@@ -62,58 +62,40 @@ class TestCrash(MeterRaceTestCase, kill_points.KillTestCase):
             self.assert_invariants()
             meters = [after[0], before[0]] if kill.has_effect else [before[0]]
             self.assertIn([], [self.differences(one) for one in meters], kill)
-            self.repeat(call)
+            engine = self.make_limited()
+            call(engine)
+            engine.close()
             self.assertEqual([], self.differences(after[0]), kill)
             self.assert_invariants()
-
-    def repeat(self, call: Callable[[QuotaEngine], object]) -> None:
-        engine = self.make_limited()
-        call(engine)
-        engine.close()
 
     def differences(self, meters: Meters) -> list[str]:
         with self.sql.connect() as connection:
             return copy.deepcopy(meters).find_violations(connection, SECOND)
 
     def test_every_call(self) -> None:
-        """On each database, several statements close the months."""
-        self.crash_everywhere(self.reserve, lambda meters, _: meters.begin(MeteredClaim("x", "gpu", "", 5), SECOND))
-        self.crash_everywhere(self.release, lambda meters, claims: meters.end(claims["of x"], SECOND))
-        self.crash_everywhere(self.resize, lambda meters, claims: amend(meters, claims["of x"], amount=9))
-        self.crash_everywhere(self.transfer, lambda meters, claims: amend(meters, claims["of x"], project="y"))
-        self.crash_everywhere(self.expire, lambda meters, claims: meters.end(claims["of m"], SECOND))
-        self.crash_everywhere(self.move, move)
+        """On each database, several statements close the months. (The control is that of test_capacity_crash.py.)"""
+        x = base.Context("x")
+        self.crash_everywhere(
+            lambda engine: engine.reserve(x, {"gpu": 5}, consumer="new"),
+            lambda meters, _: meters.begin(MeteredClaim("x", "gpu", "", 5), SECOND),
+        )
+        self.crash_everywhere(
+            lambda engine: engine.release(x, consumer="of x"),
+            lambda meters, claims: meters.end(claims["of x"], SECOND),
+        )
+        self.crash_everywhere(
+            lambda engine: engine.resize(x, {"gpu": 9}, consumer="of x"),
+            lambda meters, claims: amend(meters, claims["of x"], amount=9),
+        )
+        self.crash_everywhere(
+            lambda engine: engine.transfer(ADMIN, "y", "x", consumer="of x"),
+            lambda meters, claims: amend(meters, claims["of x"], project="y"),
+        )
+        self.crash_everywhere(
+            lambda engine: engine.expire(ADMIN), lambda meters, claims: meters.end(claims["of m"], SECOND)
+        )
+        self.crash_everywhere(lambda engine: engine.limits.move_project(ADMIN, "m", "b"), move)
         self.crash_everywhere(lambda engine: engine.purge(ADMIN, 0), lambda *_: None)
-
-    def reserve(self, engine: QuotaEngine) -> None:
-        engine.reserve(base.Context("x"), {"gpu": 5}, consumer="new")
-
-    def release(self, engine: QuotaEngine) -> None:
-        engine.release(base.Context("x"), consumer="of x")
-
-    def resize(self, engine: QuotaEngine) -> None:
-        engine.resize(base.Context("x"), {"gpu": 9}, consumer="of x")
-
-    def transfer(self, engine: QuotaEngine) -> None:
-        engine.transfer(ADMIN, "y", "x", consumer="of x")
-
-    def expire(self, engine: QuotaEngine) -> None:
-        engine.expire(ADMIN)
-
-    def move(self, engine: QuotaEngine) -> None:
-        engine.limits.move_project(ADMIN, "m", "b")
-
-    @on_sqlite
-    def test_naive_is_detected(self) -> None:
-        """It commits each statement at once."""
-        after, claims = copy.deepcopy((self.meters, self.claims))
-        after.end(claims["of x"], SECOND)
-        halves = [
-            kill
-            for kill in self.kills(self.saved.put_back, self.release, is_naive=True)
-            if kill.has_effect and all(self.differences(meters) for meters in (self.meters, after))
-        ]
-        self.assertNotEqual([], halves)
 
 
 def amend(meters: Meters, claim: MeteredClaim, *, amount: int = 3, project: str = "x") -> None:

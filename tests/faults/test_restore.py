@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import pathlib
-from collections.abc import Callable
 
 import fixtures as fixtures_
 import testscenarios
@@ -60,11 +60,10 @@ class TestAnswers(RestoreTestCase):
         self.restore()
         for quotas, (first, second, third, fourth) in ((self.quotas, "abcd"), (self.another_process(), "efgh")):
             for call, name in (("commit", first), ("rollback", second), ("release", third), ("extend", fourth)):
-                by_uuid = getattr(quotas, call)
-                self.assertRaises(exceptions.ReservationNotFound, by_uuid, self.context, lost[name])
-            for call in ("commit", "rollback", "extend"):
-                by_name = getattr(quotas, call)
-                self.assertRaises(exceptions.ReservationNotFound, by_name, self.context, consumer=first)
+                settle = functools.partial(self.assertRaises, exceptions.ReservationNotFound, getattr(quotas, call))
+                settle(self.context, lost[name])
+                if call != "release":
+                    settle(self.context, consumer=name)
             quotas.release(self.context, consumer=first)
             quotas.release(self.context, consumer="held")
             self.assertRaises(exceptions.ReservationNotFound, quotas.release, self.context, held)
@@ -119,33 +118,32 @@ class TestAnswers(RestoreTestCase):
 class TestMoves(RestoreTestCase, test_limits.LimitsTestCase):
     """The backup lacks a move of a project, which moves again after the restore; a process has cached the lost path."""
 
-    def lose_a_move(self, move: Callable[[str], object]) -> None:
-        """``move`` is called with the parent of ``leaf``: ``a`` is lost, ``b`` allows one more."""
+    def test_a_move_and_an_import(self) -> None:
+        """The move to ``a`` is lost; ``b`` allows one more."""
+        administration = self.make_limited().limits  # of another process
         tree = {"top": None, "a": "top", "b": "top", "old": "top", "leaf": "old"}
         self.import_tree(tree, {"top": 200, "a": 50, "b": 3, "old": 50, "leaf": 3}, gpu=0)
         for project_id, amount in (("a", 1), ("b", 2), ("leaf", 1)):
             self.hold(project_id, amount)
-        self.back_up()
-        move("a")
-        self.quotas.reserve(base.Context("leaf"), {"gpu": 1}, consumer="lost")
-        self.restore()
-        move("b")
-        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, base.Context("leaf"), {"gpu": 1})
-        self.assertEqual(["b"], [over.project_id for over in error.overs])
-        self.assertEqual([], self.engine.audit(base.ADMIN))
-
-    def test_a_move(self) -> None:
-        administration = self.make_limited().limits  # of another process
-        self.lose_a_move(lambda parent: administration.move_project(base.ADMIN, "leaf", parent))
-
-    def test_an_import(self) -> None:
-        administration = self.make_limited().limits
 
         def move(parent: str) -> None:
+            administration.move_project(base.ADMIN, "leaf", parent)
+
+        def import_move(parent: str) -> None:
             children = [{"id": parent, "children": [{"id": "leaf"}]}]
             administration.import_limits(base.ADMIN, {"projects": [{"id": "top", "children": children}]})
 
-        self.lose_a_move(move)
+        leaf = base.Context("leaf")
+        for call in (move, import_move):
+            self.back_up()
+            call("a")
+            self.quotas.reserve(leaf, {"gpu": 1}, consumer="lost")
+            self.restore()
+            call("b")
+            error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, leaf, {"gpu": 1})
+            self.assertEqual(["b"], [over.project_id for over in error.overs])
+            self.assertEqual([], self.engine.audit(base.ADMIN))
+            call("old")
 
 
 class TestProviders(RestoreTestCase, test_limits.LimitsTestCase):
@@ -192,16 +190,13 @@ class TestCyborg(RestoreTestCase):
     def test_reconcile(self) -> None:
         """The documented procedure: afterwards the ledger agrees with Cyborg's records."""
         cloud = Cloud()
-
-        def bind(arq: str) -> None:
+        for arq in ("stays", "unbound later"):
             self.attach(arq)
             cloud.bind(arq)
-
-        bind("stays")
-        bind("unbound later")
         in_flight = self.quotas.reserve(self.context, {"gpu": 1}, consumer="bound later")
         self.back_up()
-        bind("bound and lost")
+        self.attach("bound and lost")
+        cloud.bind("bound and lost")
         self.quotas.release(self.context, consumer="unbound later")
         del cloud.arqs["unbound later"]
         self.quotas.commit(self.context, in_flight)
