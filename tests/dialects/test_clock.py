@@ -7,11 +7,8 @@ import datetime
 import types
 from unittest import mock
 
-import sqlalchemy as sa
-
 from cyborg_quota import validation
-from cyborg_quota.db.dialects import sqlite
-from tests import base, fixtures, hooks
+from tests import base, held_clock
 from tests.functional.test_expiry import HOUR, SECOND, UTC, ExpiryTestCase, utc_now
 
 
@@ -51,42 +48,13 @@ class TestClock(ExpiryTestCase):
                 (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, Wrong.now(UTC) + HOUR)
             self.assertLess(abs(self.expire_of(uuid) - utc_now() - HOUR), 5 * SECOND)
 
-
-class TestExactTime(ExpiryTestCase):
-    """With a stopped clock. (Not on PostgreSQL, whose clock cannot be stopped.)"""
-
-    scenarios = fixtures.SCENARIOS[:2]
-
-    def freeze(self, moment: datetime.datetime) -> None:
-        """Stop the clock of the database."""
-        if self.backend == "sqlite":
-
-            class Frozen(datetime.datetime):
-                @classmethod
-                def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
-                    return moment.replace(tzinfo=tz)
-
-            frozen = types.SimpleNamespace(datetime=Frozen, timezone=datetime.timezone, timedelta=datetime.timedelta)
-            patch = mock.patch.object(sqlite, "datetime", frozen)
-            patch.start()
-            self.addCleanup(patch.stop)
-            return
-        stamp = moment.replace(tzinfo=UTC).timestamp()
-        sql = hooks.database_of(self.engine).engine
-
-        def stop(connection: sa.Connection) -> None:
-            connection.exec_driver_sql(f"SET SESSION timestamp = {stamp:.6f}")
-
-        sa.event.listen(sql, "begin", stop)
-        self.addCleanup(sa.event.remove, sql, "begin", stop)
-
     def test_exact_expiry_time(self) -> None:
         """At its expiry a reservation is overdue; one microsecond earlier it is not."""
         moment = datetime.datetime(2030, 1, 2, 3, 4, 5, 250000)
         uuids = self.quotas.reserve(self.context, {"gpu": 1, "fpga": 1})
         self.set_expire(uuids[0], moment)
         self.set_expire(uuids[1], moment + datetime.timedelta(microseconds=1))
-        self.freeze(moment)
+        self.useFixture(held_clock.HeldClock(self.url, moment))
         self.assertEqual(1, self.quotas.expire(base.ADMIN))
         self.assertEqual(["expired", "reserved"], self.states(*uuids))
         self.quotas.commit(self.context, uuids[1:])

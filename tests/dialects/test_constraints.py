@@ -48,10 +48,8 @@ class TestConstraints(base.LedgerTestCase):
             "uq_quota_usages_project_pod_resource",
             "quota_usages.project_id, quota_usages.pod, quota_usages.resource",
         )
-        self.insert("quota_usages", USAGE | {"resource": "GPU"})
-        self.insert("quota_usages", USAGE | {"project_id": "P"})
-        self.insert("quota_usages", USAGE | {"pod": "p1"})
-        self.insert("quota_usages", USAGE | {"pod": "P1"})
+        for other in ({"resource": "GPU"}, {"project_id": "P"}, {"pod": "p1"}, {"pod": "P1"}):
+            self.insert("quota_usages", USAGE | other)
 
     def test_reservations(self) -> None:
         for column in ("uuid", "usage_id", "project_id", "resource", "delta", "state", "deleted"):

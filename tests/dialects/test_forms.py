@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from cyborg_quota.db import charges, clock, path_state, usages
 from cyborg_quota.db.database import Connection
@@ -16,9 +15,7 @@ class Undo(Exception):
     """Rolls back, and carries the result."""
 
 
-class FormsTestCase(base.LedgerTestCase):
-    """The forms of a charge, called one by one."""
-
+class TestForms(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.database = hooks.database_of(self.engine)
@@ -47,55 +44,29 @@ class FormsTestCase(base.LedgerTestCase):
             lambda connection: settle(connection, uuids, "committed", 0, postings),
         )
 
-
-class TestCancelledChange(FormsTestCase):
-    """A row whose postings add up to nothing: each form of a charge compares its generation nevertheless."""
-
-    def assert_compared(self, charge: Callable[[list[usages.Posting]], object], size: int) -> None:
-        """``charge`` refuses rows of which the last, unchanged one has another generation. None: not supported."""
-        postings = [usages.Posting(node, -1, 1) for node in self.nodes[: size - 1]]
-        postings.append(usages.Posting(self.nodes[size - 1]))
-        last = postings[-1].node
-        change = "UPDATE quota_usages SET generation = :generation WHERE id = :id"
-        self.execute(change, generation=last.generation + 1, id=last.usage_id)
-        self.assertIn(charge(postings), (False, None))
-        self.execute(change, generation=last.generation, id=last.usage_id)
-        self.assertIn(charge(postings), (True, None))
-
-    def test_several_statements(self) -> None:
-        for size in (3, 9):
-            self.assert_compared(self.undone, size)
-
-    def test_a_single_statement(self) -> None:
-        self.assert_compared(self.settle, 3)
+    def test_a_cancelled_change(self) -> None:
+        """A row whose postings add up to nothing: each form compares its generation nevertheless."""
+        for charge, size in ((self.undone, 3), (self.undone, 9), (self.settle, 3)):
+            postings = [usages.Posting(node, -1, 1) for node in self.nodes[: size - 1]]
+            postings.append(usages.Posting(self.nodes[size - 1]))
+            last = postings[-1].node
+            for more, is_granted in ((1, False), (0, True)):
+                change = "UPDATE quota_usages SET generation = :generation WHERE id = :id"
+                self.execute(change, generation=last.generation + more, id=last.usage_id)
+                self.assertIn(charge(postings), (is_granted, None))
         self.assert_invariants()
 
-
-class TestEndOfLimits(FormsTestCase):
-    """The limits of a growth end: each form then refuses it."""
-
-    def assert_compared(self, charge: Callable[[list[usages.Posting]], object], size: int) -> None:
-        postings = [usages.Posting(node, 1, subtree=1) for node in self.nodes[:size]]
-        for seconds, is_granted in ((-0.5, False), (60, True)):
-            postings[-1].until = int((time.time() + seconds) * 1e6)
-            self.assertIn(charge(postings), (is_granted, None))
-
-    def test_several_statements(self) -> None:
-        for size in (1, 9):
-            self.assert_compared(self.undone, size)
-
-    def test_a_single_statement(self) -> None:
-        """(It settles less than it charges.)"""
+    def test_the_end_of_limits(self) -> None:
+        """The limits of a growth end: each form then refuses it. (A single statement settles less than it charges.)"""
         uuids = self.uuids
-        for size in (1, 2):
+        for charge, size in ((self.undone, 1), (self.undone, 9), (self.settle, 1), (self.settle, 2)):
             self.uuids = uuids[2 * size : 3 * size]
-            self.assert_compared(self.settle, size)
-
-    def test_a_commit_has_no_limits(self) -> None:
+            postings = [usages.Posting(node, 1, subtree=1) for node in self.nodes[:size]]
+            for seconds, is_granted in ((-0.5, False), (60, True)):
+                postings[-1].until = int((time.time() + seconds) * 1e6)
+                self.assertIn(charge(postings), (is_granted, None))
+        # A commit has no limits.
         self.assertTrue(self.undone([usages.Posting(self.nodes[0], -1, 1, until=0)]))
-
-    def test_ends_that_are_merged(self) -> None:
-        node = self.nodes[0]
         for ends, least in (((None, None), None), ((5, None), 5), ((None, 5), 5), ((5, 4), 4)):
-            merged = usages.merge([usages.Posting(node, 1, until=end) for end in ends], usages.deepest_first)
-            self.assertEqual([usages.Posting(node, 2, until=least)], merged)
+            merged = usages.merge([usages.Posting(self.nodes[0], 1, until=end) for end in ends], usages.deepest_first)
+            self.assertEqual([usages.Posting(self.nodes[0], 2, until=least)], merged)
