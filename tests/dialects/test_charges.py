@@ -53,16 +53,6 @@ class TestLimits(base.LedgerTestCase):
         self.assertEqual([], self.quotas.list_reservations(base.ADMIN))
         self.assertEqual(Usage(0, 0, 0), self.quotas.get_usages(self.context)["fpga"])
 
-    def test_none_of_the_claims_is_charged(self) -> None:
-        self.limits.own[None, "gpu"] = 3
-        claims = [base.claim("a", gpu=2), base.claim("b", gpu=2, fpga=1)]
-
-        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve_many, self.context, claims)
-
-        self.assertEqual(4, error.overs[0].requested)
-        self.assertEqual([], self.quotas.list_reservations(base.ADMIN))
-        self.assertEqual((0, 0), self.figures())
-
     def test_no_limit_that_a_counter_can_reach(self) -> None:
         for limit, available in ((UNLIMITED, None), (2**80, 2**80 - 10**6)):
             self.limits.own[None, "gpu"] = self.limits.subtree_limits["p1", "gpu"] = limit
@@ -88,12 +78,6 @@ class TestLimits(base.LedgerTestCase):
         self.quotas.release(self.context, held)
         self.assertEqual((2, 0), self.figures())
         self.quotas.reserve(self.context, {"gpu": 1})
-
-    def test_the_tighter_of_two_constraints(self) -> None:
-        self.limits.own[None, "gpu"] = 5
-        self.limits.subtree_limits["p1", "gpu"] = 3
-        self.assertEqual([("subtree", 3)], [(over.scope, over.limit) for over in self.refused({"gpu": 4}).overs])
-        self.quotas.reserve(self.context, {"gpu": 3})
 
     def test_a_constraint_on_an_unrelated_project_is_an_error(self) -> None:
         self.limits.bounds = lambda states, resources: [  # type: ignore[method-assign]

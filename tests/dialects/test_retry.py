@@ -9,28 +9,6 @@ from cyborg_quota import ANY, exceptions
 from tests import base, hooks
 
 
-class TestRetry(base.LedgerTestCase):
-    """A call that is retried with the same consumers is charged once (I7)."""
-
-    def test_one_more_consumer_than_before(self) -> None:
-        self.limits.own[None, "gpu"] = 7
-        (first,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
-        uuids = self.quotas.reserve_many(
-            self.context, [base.claim("b", gpu=2), base.claim("a", gpu=1), base.claim(None, gpu=4)]
-        )
-        self.assertEqual(first, uuids[1])
-        self.assertEqual((0, 7), self.figures())
-        self.assertEqual([first], self.quotas.reserve(self.context, {"gpu": 1}, consumer="a"), "at the limit")
-
-    def test_one_consumer_holds_something_else(self) -> None:
-        self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
-        claims = [base.claim("b", gpu=2), base.claim("a", gpu=5)]
-        error = self.assertRaises(exceptions.ReservationConflict, self.quotas.reserve_many, self.context, claims)
-        self.assertEqual("a", error.consumer)
-        self.assertIn("gpu=1", str(error))
-        self.assertEqual((0, 1), self.figures())
-
-
 class TestLostCommit(base.LedgerTestCase):
     """The answer to a successful COMMIT is lost: the call is retried, and takes effect once."""
 
@@ -72,20 +50,6 @@ class TestLostCommit(base.LedgerTestCase):
         self.quotas.commit(self.context, uuids)
         self.quotas.release(self.context, uuids)
         self.assertEqual((3, (0, 0)), (lost.lost, self.figures()))
-
-    def test_settle(self) -> None:
-        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 8}, consumer="other"))
-        for call, state, figures in (
-            ("commit", "committed", (10, 0)),
-            ("rollback", "rolled_back", (8, 0)),
-            ("release", "rolled_back", (8, 0)),
-            ("extend", "reserved", (8, 2)),
-        ):
-            uuids = self.quotas.reserve(self.context, {"gpu": 2}, consumer="c", group="g")
-            with hooks.LostCommits(self.engine, self.backend) as lost:
-                self.assertIsNone(getattr(self.quotas, call)(self.context, group="g"))
-            self.assertEqual((1, [state], figures), (lost.lost, self.states(*uuids), self.figures()), call)
-            self.quotas.release(self.context, uuids)
 
     def test_changes_of_what_is_held(self) -> None:
         """A resize, a transfer, and a commit with a name."""
