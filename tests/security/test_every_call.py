@@ -19,7 +19,7 @@ import testscenarios
 from oslo_context import context as oslo_context
 
 import cyborg_quota
-from cyborg_quota import Claim, Inventory, QuotaEngine, exceptions, validation
+from cyborg_quota import Claim, Inventory, QuotaEngine, exceptions
 from cyborg_quota.capacity.api import Capacity
 from cyborg_quota.hours.api import Hours
 from cyborg_quota.limits.api import Limits
@@ -331,11 +331,13 @@ class TestOtherProject(EveryCallTestCase):
     @on_sqlite
     def test_existing_and_unknown_objects_get_the_same_answer(self) -> None:
         for call, given in OWN.items():
-            if given is None or call in ("reserve", "reserve_many"):
+            if given is None:
                 continue
             for memory, engine in self.engines.items():
                 for who, context in STRANGERS.items():
                     for known, unknown in self.pairs([name for name in parameters(QuotaEngine, call) if name in NAMES]):
+                        if call in ("reserve", "reserve_many") and known.get("project_id") != VICTIM:
+                            continue  # (it would be charged)
                         why = (call, memory, who, known)
                         found = self.answer(engine, engine, call, context, {**given, **known})
                         self.assertEqual(self.answer(engine, engine, call, context, {**given, **unknown}), found, why)
@@ -344,22 +346,6 @@ class TestOtherProject(EveryCallTestCase):
                             nothing = known.keys() == {"project_id"} and by_uuid
                             kind = exceptions.InvalidSelection if nothing else exceptions.NotAuthorized
                             self.assertEqual((kind, ()), (found.kind, found.statements), why)
-        self.assert_untouched()
-
-    @on_sqlite
-    def test_a_reserve_for_another_project(self) -> None:
-        for call in ("reserve", "reserve_many"):
-            given = OWN[call] or {}
-            for named in ({}, {"consumer": "flying"}, {"group": "together"}):
-                if not named.keys() <= set(parameters(QuotaEngine, call)):
-                    continue
-                for who, context in STRANGERS.items():
-                    known, unknown = (
-                        self.answer(self.engine, self.engine, call, context, {**given, **named, "project_id": one})
-                        for one in (VICTIM, NOBODY)
-                    )
-                    self.assertEqual(unknown, known, (call, who))
-                    self.assertEqual((exceptions.NotAuthorized, ()), (known.kind, known.statements))
         self.assert_untouched()
 
     def test_a_reserve_with_names_of_another_project(self) -> None:
@@ -483,9 +469,3 @@ class TestAdmin(EveryCallTestCase):
                 return False
 
         self.assertRaises(exceptions.NotAuthorized, self.engine.get_usages, base.Context(STRANGER), Agreeable(VICTIM))
-
-    @on_sqlite
-    def test_is_admin_must_be_true(self) -> None:
-        for value in ("False", "True", "", 1, 0, None, [], [False], object()):
-            self.assertFalse(validation.is_admin(base.Context("p", is_admin=value)), value)  # type: ignore[arg-type]
-        self.assertTrue(validation.is_admin(base.ADMIN))

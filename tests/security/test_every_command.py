@@ -62,8 +62,6 @@ OF_ALL = {
     "resource list", "simulate", "trace export",
 }  # fmt: skip
 
-BY_UUID = ("commit", "rollback", "release", "extend")
-
 
 class EveryCommandTest(base.CliTestCase):
     """Two projects with the same names in them, and limits of their own."""
@@ -110,21 +108,17 @@ class EveryCommandTest(base.CliTestCase):
                 self.assertNotIn(self.uuids[VICTIM], ended.out)
                 self.assertEqual(self.before, self.rows_of(VICTIM), command)
 
-    def test_a_uuid_with_the_wrong_project_is_unknown(self) -> None:
-        for command in BY_UUID:
-            answers = [
-                self.refused(1, command, "--project", OTHER, uuid).replace(uuid, "UUID")
-                for uuid in (self.uuids[VICTIM], UNKNOWN)
-            ]
-            self.assertEqual(answers[0], answers[1])
-        self.assertEqual(self.before, self.rows_of(VICTIM))
-
-    def test_a_name_with_the_wrong_project_is_unknown(self) -> None:
-        for command in BY_UUID:
-            for kind, name in (("--consumer", "c"), ("--group", "g")):
-                ended = [self.call(command, "--project", "nobody", kind, one) for one in (name, "n")]
+    def test_what_is_named_with_the_wrong_project_is_unknown(self) -> None:
+        for command in ("commit", "rollback", "release", "extend"):
+            for project, option, known, unknown in (
+                (OTHER, "", self.uuids[VICTIM], UNKNOWN),
+                ("nobody", "--consumer=", "c", "n"),
+                ("nobody", "--group=", "g", "n"),
+            ):
+                ended = [self.call(command, "--project", project, option + name) for name in (known, unknown)]
                 self.assertEqual(ended[1].status, ended[0].status)
-                self.assertEqual(ended[1].err.replace("'n'", "X"), ended[0].err.replace(f"'{name}'", "X"))
+                told = [one.err.replace(repr(name), "X") for one, name in zip(ended, (known, unknown), strict=True)]
+                self.assertEqual(*(one.replace(self.uuids[VICTIM], "X").replace(UNKNOWN, "X") for one in told))
         self.assertEqual(self.before, self.rows_of(VICTIM))
 
 
