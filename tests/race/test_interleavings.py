@@ -12,14 +12,13 @@ from typing import Any
 
 from cyborg_quota import exceptions
 from cyborg_quota.db.database import Connection
-from cyborg_quota.types import ResourceKey
 from tests import base, fixtures, trees
 from tests.race.interleaving import BackgroundCall
 
-GPU = [ResourceKey("gpu")]
 
+class TestFence(base.LedgerTestCase):
+    """The rules in the docstring of db/projects.py."""
 
-class InterleavingTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.database = fixtures.open_database(self, self.url)
@@ -47,10 +46,6 @@ class InterleavingTestCase(base.LedgerTestCase):
         moving.end()
         return background
 
-
-class TestFence(InterleavingTestCase):
-    """The rules in the docstring of db/projects.py."""
-
     def test_no_usage_row_is_missed_by_a_move(self) -> None:
         """Rule 2: the first charge of a new resource waits for the move, and then uses the new path."""
         self.call_during_a_move(lambda: self.engine.reserve(base.Context("left"), {"gpu": 3})).end()
@@ -58,16 +53,16 @@ class TestFence(InterleavingTestCase):
         self.assertEqual({"left": 3, "right": 3, "root": 3}, self.subtrees())
 
     def test_a_charge_in_progress_is_repeated_on_the_new_path(self) -> None:
-        """Rule 1: it waits for the row of the moved project, finds another generation, and reads the path again."""
-        self.engine.reserve(base.Context("leaf"), {"gpu": 1})
-        self.engine.reserve(base.Context("right"), {"gpu": 1})
-        self.call_during_a_move(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 2})).end()
-        self.assert_invariants()
+        """Rule 1: it waits for the row of the moved project, finds another generation, and reads the path again.
 
-    def test_the_new_ancestors_limit_counts(self) -> None:
-        self.limits.subtree_limits["right", "gpu"] = 2
-        self.engine.reserve(base.Context("leaf"), {"gpu": 1})
-        self.engine.reserve(base.Context("right"), {"gpu": 1})
+        The limit of the new ancestor counts.
+        """
+        self.limits.subtree_limits["right", "gpu"] = 3
+        for name in ("leaf", "right"):
+            self.engine.reserve(base.Context(name), {"gpu": 1})
+        self.call_during_a_move(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 1})).end()
+        self.assert_invariants()
+        trees.move(self.database, "left", "root")
         charge = self.call_during_a_move(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 1}))
         error = self.assertRaises(exceptions.OverQuota, charge.end)
         self.assertEqual(["right"], [over.project_id for over in error.overs])
@@ -79,8 +74,6 @@ class TestFence(InterleavingTestCase):
         self.assertRaises(exceptions.ProjectRefused, second.end)
         self.assert_invariants()
 
-
-class TestHealFence(InterleavingTestCase):
     def test_heal_waits_for_a_charge_in_progress(self) -> None:
         """If it computed the sum before it locked the row, it would write a sum without that charge."""
         (uuid,) = self.engine.reserve(base.Context("leaf"), {"gpu": 1})

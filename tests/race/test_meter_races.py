@@ -10,10 +10,11 @@ import functools
 import random
 import time
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from cyborg_quota import QuotaEngine
 from cyborg_quota.db import clock
 from tests import base, fixtures, on_sqlite
 from tests.base import ADMIN
@@ -41,11 +42,11 @@ class Change(NamedTuple):
 
 
 class MeterRaceTestCase(test_meter.MeterTestCase):
+    def make_limited(self, **changes: Any) -> QuotaEngine:
+        return super().make_limited(**{**PATIENT, **changes})
+
     def setUp(self) -> None:
         super().setUp()
-        self.engine.close()
-        self.engine = self.make_limited(**PATIENT)
-        self.quotas = fixtures.Checked(self.engine, self.url)  # type: ignore[assignment]
         self.engine.limits.set_total_limits(ADMIN, {"gpu": 10**9})
         self.plant(TREE)
         self.meters.parents.update(TREE)
@@ -179,10 +180,9 @@ class TestMonthEnd(MeterRaceTestCase):
 
     def work(self, number: int, begin: int) -> list[Change]:
         self.clock.second = second = begin + number * 7
-        owner, consumer = base.Context(LEAVES[number % 3]), f"c{number}"
-        if number >= len(LEAVES):
-            self.engine.reserve(owner, {"gpu": 1}, consumer=consumer)
-            return [Change(consumer, str(owner.project_id), 1, second)]
-        consumer = f"held by {owner.project_id}"
-        self.engine.release(owner, consumer=consumer)
-        return [Change(consumer, str(owner.project_id), 0, second)]
+        project = LEAVES[number % 3]
+        if number < len(LEAVES):
+            self.engine.release(base.Context(project), consumer=f"held by {project}")
+            return [Change(f"held by {project}", project, 0, second)]
+        self.engine.reserve(base.Context(project), {"gpu": 1}, consumer=f"c{number}")
+        return [Change(f"c{number}", project, 1, second)]

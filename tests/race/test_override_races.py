@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import time
 import unittest
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import overrides
 from cyborg_quota.db.database import Database
-from cyborg_quota.limits.models import Flat
 from tests import base, history_replay
 from tests.race import test_limit_races
 from tests.race.workers import PROCESSES, race
@@ -29,9 +29,7 @@ ATTEMPTS = LIMIT + 1
 """The least number of attempts within the span: one more than the limit without the override."""
 
 
-class TestBeginAndEnd(test_limit_races.LimitRaceTestCase):
-    policy = Flat
-
+class TestOverrides(test_limit_races.LimitRaceTestCase):
     def test_one_of_the_two_limits_always_applies(self) -> None:
         """What is held never exceeds the limit of the moment of the look-up, and reaches it."""
         raised, lowered, admitted = race_with_overrides(self, [self.engine] * 6, self.database)
@@ -53,8 +51,6 @@ class TestBeginAndEnd(test_limit_races.LimitRaceTestCase):
             self.assertEqual(entry.after, self.engine.get_usages(base.ADMIN, "p")["gpu"].limit)
         self.assertEqual([], history_replay.differences(self.engine))
 
-
-class TestSiblings(test_limit_races.LimitRaceTestCase):
     def test_overrides_of_siblings_made_at_once_stay_within_the_parent(self) -> None:
         """Administrators make an override of another child, for spans that overlap; three fit."""
         self.set(None, 0)
@@ -63,22 +59,14 @@ class TestSiblings(test_limit_races.LimitRaceTestCase):
         self.set("parent", 3)
         now = self.database.read(overrides.now)
         self.start()
-        admitted = race(
-            *(
-                functools.partial(make_one, self.engine, child, now + datetime.timedelta(minutes=number))
-                for number, child in enumerate(children)
-            )
-        )
-        self.assertEqual(3, sum(admitted))
 
+        def make_one(number: int) -> int:
+            start, until = (now + datetime.timedelta(minutes=minutes) for minutes in (number, number + 60))
+            with contextlib.suppress(exceptions.LimitRefused):
+                return len(self.admin.set_overrides(base.ADMIN, {"gpu": 1}, children[number], until, start=start))
+            return 0
 
-def make_one(engine: QuotaEngine, child: str, start: datetime.datetime) -> bool:
-    until = start + datetime.timedelta(hours=1)
-    try:
-        engine.limits.set_overrides(base.ADMIN, {"gpu": 1}, child, until, start=start)
-    except exceptions.LimitRefused:
-        return False
-    return True
+        self.assertEqual(3, sum(race(*(functools.partial(make_one, number) for number in range(PROCESSES)))))
 
 
 class Attempt(NamedTuple):
@@ -99,12 +87,6 @@ class Span(NamedTuple):
     begin: float
     margin: float
     seconds: float
-
-    def is_within(self, attempt: Attempt) -> bool:
-        return attempt.start > self.margin and attempt.end < self.seconds
-
-    def is_after(self, attempt: Attempt) -> bool:
-        return attempt.start > self.seconds + self.margin
 
 
 def race_with_overrides(
@@ -135,28 +117,24 @@ def race_with_overrides(
             resource.close()  # the processes open connections of their own
         answers = race(*(functools.partial(reserve_around, engine, raised, lowered, span) for engine in engines))
         attempts = [attempt for answer in answers for attempt in answer]
-        by_project = {name: [one for one in attempts if one.project_id == name] for name in (raised, lowered)}
-        if all(sum(map(span.is_within, some)) >= ATTEMPTS for some in by_project.values()):
-            assert_lowered(test, by_project[lowered], span)
-            return raised, lowered, assert_raised(test, by_project[raised], span)
-    raise AssertionError(f"fewer than {ATTEMPTS} attempts within {SPANS[-1]} seconds")
+        within = [one for one in attempts if one.start > span.margin and one.end < seconds]
+        if all(sum(one.project_id == name for one in within) >= ATTEMPTS for name in (raised, lowered)):
+            break
+    else:
+        raise AssertionError(f"fewer than {ATTEMPTS} attempts within {SPANS[-1]} seconds")
 
+    def admitted(some: Iterable[Attempt], project_id: str) -> list[bool]:
+        return [one.is_admitted for one in some if one.project_id == project_id]
 
-def assert_raised(test: unittest.TestCase, attempts: Sequence[Attempt], span: Span) -> int:
-    """Before: at most LIMIT. Within: every attempt, and so more than LIMIT. After: none. Returns how many."""
-    test.assertLessEqual(sum(one.is_admitted for one in attempts if one.end < 0), LIMIT)
-    test.assertEqual([], [one for one in attempts if span.is_within(one) and not one.is_admitted])
-    test.assertGreater(sum(one.is_admitted for one in attempts if span.is_within(one)), LIMIT)
-    test.assertEqual({False}, {one.is_admitted for one in attempts if span.is_after(one)})
-    return sum(one.is_admitted for one in attempts)
-
-
-def assert_lowered(test: unittest.TestCase, attempts: Sequence[Attempt], span: Span) -> None:
-    """Within (nothing is reserved before): LOWERED at most, although LIMIT is more. Afterwards LIMIT in all."""
-    within = [one for one in attempts if span.is_within(one)]
-    test.assertLessEqual(sum(one.is_admitted for one in within), LOWERED)
-    test.assertIn(False, {one.is_admitted for one in within})
-    test.assertEqual(LIMIT, sum(one.is_admitted for one in attempts))
+    # Before: at most LIMIT. Within: every attempt, and so more than LIMIT. After: none.
+    test.assertLessEqual(sum(admitted((one for one in attempts if one.end < 0), raised)), LIMIT)
+    test.assertEqual({True}, set(admitted(within, raised)))
+    after = [one for one in attempts if one.start > seconds + span.margin]
+    test.assertEqual({False}, set(admitted(after, raised)))
+    # Within (nothing is reserved before): LOWERED at most, although LIMIT is more. Afterwards LIMIT in all.
+    test.assertLessEqual(sum(admitted(within, lowered)), LOWERED)
+    test.assertEqual(LIMIT, sum(admitted(attempts, lowered)))
+    return raised, lowered, sum(admitted(attempts, raised))
 
 
 def reserve_around(engine: QuotaEngine, raised: str, lowered: str, span: Span) -> list[Attempt]:
@@ -169,11 +147,9 @@ def reserve_around(engine: QuotaEngine, raised: str, lowered: str, span: Span) -
             start = time.monotonic() - span.begin
             if project_id == lowered and start <= span.margin:
                 continue
-            try:
-                engine.reserve(base.Context(project_id), {"gpu": 1})
-                is_admitted = True
-            except exceptions.OverQuota:
-                is_admitted = False
+            is_admitted = False
+            with contextlib.suppress(exceptions.OverQuota):
+                is_admitted = bool(engine.reserve(base.Context(project_id), {"gpu": 1}))
             attempts.append(Attempt(project_id, start, time.monotonic() - span.begin, is_admitted))
         time.sleep(PAUSE_SECONDS)
     return attempts

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import random
 from typing import Any
@@ -11,7 +12,6 @@ from cyborg_quota import ANY, QuotaEngine
 from cyborg_quota.pods import claims as pod_claims
 from cyborg_quota.pods import selection as pod_selection
 from cyborg_quota.pods import tables
-from cyborg_quota.pods import tables as pods
 from cyborg_quota.types import PodChoice
 from cyborg_quota.types.capacity import Candidate, ResourceUse
 from tests import base, fixtures, hooks
@@ -59,17 +59,13 @@ class TestSelect(base.LedgerTestCase):
         self.pods.select(ADMIN, project_id="warm")  # forked processes find the statements compiled
         self.engine.close()
 
-    def select_for_all(self, number: int, tenants: int = MOVED) -> dict[str, str | None]:
-        return select_for_all(self.engine, number, tenants)
-
-    def select_for_share(self, number: int) -> tuple[dict[str, str | None], dict[str, str | None]]:
-        """First for the tenants for which all processes select, then for a share of all."""
-        raced = select_for_all(self.engine, number, RACED)
-        return raced, select_for_all(self.engine, number, TENANTS, share=PROCESSES)
-
     def test_each_tenant_gets_one_pod(self) -> None:
-        answers = race(*(functools.partial(self.select_for_share, number) for number in range(PROCESSES)))
-        raced, own = zip(*answers, strict=True)
+        def select_for_share(number: int) -> tuple[dict[str, str | None], dict[str, str | None]]:
+            """First for the tenants for which all processes select, then for a share of all."""
+            raced = select_for_all(self.engine, number, RACED)
+            return raced, select_for_all(self.engine, number, TENANTS, share=PROCESSES)
+
+        raced, own = zip(*race(*(functools.partial(select_for_share, one) for one in range(PROCESSES))), strict=True)
         self.assertEqual([raced[0]] * PROCESSES, [*raced])
         self.assertEqual(RACED, len(raced[0]))
         pods: dict[str, str | None] = {name: pod for share in own for name, pod in share.items()}
@@ -80,32 +76,28 @@ class TestSelect(base.LedgerTestCase):
         for number in range(PODS - 1):
             self.pods.set_usage(ADMIN, f"pod{number}", {"gpu": ResourceUse(1, 1)})
         self.engine.close()
-        answers = race(*(functools.partial(self.select_for_all, number) for number in range(PROCESSES)))
+        answers = race(*(functools.partial(select_for_all, self.engine, number, MOVED) for number in range(PROCESSES)))
         self.assertEqual([dict.fromkeys(answers[0], f"pod{PODS - 1}")] * PROCESSES, answers)
-        ended: dict[str, int] = {}
-        for _, binding in self.pods.list_bindings(ADMIN, history=True):
-            ended[binding.project_id] = ended.get(binding.project_id, 0) + (binding.ends_at is not None)
+        bindings = self.pods.list_bindings(ADMIN, history=True)
+        ended = collections.Counter(binding.project_id for _, binding in bindings if binding.ends_at is not None)
         self.assertLessEqual(max(ended.values()), 1)
 
     def test_no_binding_is_created_after_the_switch_to_maintenance(self) -> None:
         def drain() -> int:
             """The number of bindings to the pod when the switch has been answered, and a moment later."""
             self.pods.change(ADMIN, "pod0", state="maintenance")
-            before = self.bound_to("pod0")
+            before = len(self.pods.list_bindings(ADMIN, pod="pod0", history=True))
             for _ in range(20):
                 self.pods.select(ADMIN, project_id=f"late{random.random()}")
-            return self.bound_to("pod0") - before
+            return len(self.pods.list_bindings(ADMIN, pod="pod0", history=True)) - before
 
-        jobs: list[Any] = [functools.partial(self.select_for_all, number) for number in range(3)]
+        jobs: list[Any] = [functools.partial(select_for_all, self.engine, number, MOVED) for number in range(3)]
         self.assertEqual(0, race(drain, *jobs)[0])
-
-    def bound_to(self, pod: str) -> int:
-        return len(self.pods.list_bindings(ADMIN, pod=pod, history=True))
 
     def test_without_the_lock_a_binding_is_created_in_maintenance(self) -> None:
         """The control: read the state, and insert without the conditional UPDATE of the pod's row."""
-        find = lambda connection, pod_id: next(pod for pod in pods.list_pods(connection) if pod.id == pod_id)  # noqa: E731
-        self.patch(pods, "hold_available", find)
+        find = lambda connection, pod_id: next(pod for pod in tables.list_pods(connection) if pod.id == pod_id)  # noqa: E731
+        self.patch(tables, "hold_available", find)
         if self.backend == "sqlite":
             self.skipTest("SQLite has one writer: the switch waits for the transaction of the selection")
         self.pods.change(ADMIN, "pod0", weight=1)
@@ -121,7 +113,6 @@ class TestZones(base.LedgerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.pods = self.engine.pods
         for number in range(PODS):
             self.pods.add(ADMIN, f"pod{number}", zone=f"az{number}", affinity={"purpose": "CAD"})
             self.add_provider(f"node{number}", pod=f"pod{number}", gpu=TENANTS)
@@ -139,20 +130,20 @@ class TestZones(base.LedgerTestCase):
         (row,) = self.engine.list_reservations(ADMIN, reservations=uuids)
         return str(row.provider).replace("node", "pod")
 
-    def of_each_tenant(self, number: int, *zones: str | None) -> list[str | None]:
-        """The pods that a process gets: half of them select, the others claim."""
-        random.seed(number)
-        call = (self.select, self.claim)[number // 2 % 2]
-        return [call(f"tenant{one}", zones[number % len(zones)]) for one in range(MOVED)]
-
     def race(self, *zones: str | None) -> list[list[str | None]]:
-        """The pods that each process gets, by tenant."""
+        """The pods that each process gets, by tenant: half of them select, the others claim."""
+
+        def of_each_tenant(number: int) -> list[str | None]:
+            random.seed(number)
+            call = (self.select, self.claim)[number // 2 % 2]
+            return [call(f"tenant{one}", zones[number % len(zones)]) for one in range(MOVED)]
+
         if self.backend != "sqlite":  # (there, a selection reads in the one transaction that may write)
             wait = once(PROCESSES)  # all have found no binding before any of them makes one
             self.useFixture(hooks.Meanwhile(pod_claims, "change_bindings", wait))
         self.engine.close()
-        jobs = [functools.partial(self.of_each_tenant, number, *zones) for number in range(PROCESSES)]
-        return [list(found) for found in zip(*race(*jobs), strict=True)]
+        found = race(*(functools.partial(of_each_tenant, number) for number in range(PROCESSES)))
+        return [list(pods) for pods in zip(*found, strict=True)]
 
     def bound(self, tenant: int) -> list[tuple[str | None, str | None]]:
         """The zones and pods of the current bindings of a tenant, the oldest first."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -22,7 +23,6 @@ from cyborg_quota.db.prepared import ListStatement
 from tests import base, fixtures, hooks, invariants
 from tests.base import ADMIN
 from tests.race.interleaving import interleave
-from tests.race.workers import PROCESSES, race
 
 LIMIT = 5
 Call = Callable[[QuotaEngine, str], object]
@@ -77,7 +77,7 @@ class ResizeRaceTestCase(base.LedgerTestCase):
     def answer(self, call: Call, engine: QuotaEngine, consumer: str) -> str:
         try:
             call(engine, consumer)
-        except (exceptions.ReservationError, exceptions.OverQuota) as error:
+        except (exceptions.ReservationError, exceptions.OverQuota, exceptions.OverCapacity) as error:
             return type(error).__name__
         return "ok"
 
@@ -110,25 +110,16 @@ class ResizeRaceTestCase(base.LedgerTestCase):
 
 
 class TestInterleavings(ResizeRaceTestCase):
-    def test_a_change_is_interrupted(self) -> None:
-        for kind, change in CHANGES.items():
-            for call in ("commit", "release", "expire"):
-                with self.subTest(change=kind, call=call):
-                    count = 0
-                    for _, answer, other in self.interleaved(
-                        change, CALLS[call], provider="n1" if call == "release" else None, is_overdue=call == "expire"
-                    ):
-                        self.check(kind, call, answer, other)
-                        count += 1
-                    self.assertGreater(count, 2)
-
-    def test_a_change_interrupts(self) -> None:
-        for kind, change in CHANGES.items():
-            for call in ("commit", "rollback", "release"):
-                with self.subTest(change=kind, call=call):
-                    provider = "n1" if call == "release" else None
-                    for _, other, answer in self.interleaved(CALLS[call], change, provider=provider):
-                        self.check(kind, call, answer, other)
+    def test_a_change_and_a_call(self) -> None:
+        """Each interrupts the other."""
+        for (kind, change), call in itertools.product(CHANGES.items(), ("commit", "rollback", "release", "expire")):
+            how: Any = {"provider": "n1" if call == "release" else None, "is_overdue": call == "expire"}
+            if call != "rollback":
+                for _, answer, other in self.interleaved(change, CALLS[call], **how):
+                    self.check(kind, call, answer, other)
+            if call != "expire":
+                for _, other, answer in self.interleaved(CALLS[call], change, **how):
+                    self.check(kind, call, answer, other)
 
     def check(self, kind: str, call: str, answer: str, other: str) -> None:
         """The result is that of one call after the other, in some order."""
@@ -164,6 +155,18 @@ class TestInterleavings(ResizeRaceTestCase):
                 else:
                     self.assertEqual(expected, sorted(answers))
 
+    def test_two_changes_of_amounts_at_one_provider(self) -> None:
+        """At its capacity, one of a growth and a claim is refused."""
+
+        def claim(engine: QuotaEngine, consumer: str) -> None:
+            engine.reserve(ADMIN, {"gpu": 3}, project_id="p2", consumer=consumer, provider="n1")
+
+        self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(LIMIT)})
+        for interrupted, act in ((resize, claim), (claim, resize)):
+            for _, *answers in self.interleaved(interrupted, act, provider="n1"):
+                self.assertEqual(["OverCapacity", "ok"], sorted(answers))
+                self.assertIn((self.held("p1"), self.held("p2")), ((4, 0), (2, 3)))
+
     def test_a_fold_does_not_take_a_row_that_gets_a_name(self) -> None:
         """Folding reads rows without a consumer, and deletes them; a commit with a name may run in between."""
         uuids: dict[str, str] = {}
@@ -193,13 +196,14 @@ class TestNaive(ResizeRaceTestCase):
     def without_generations(self) -> Iterator[None]:
         """Statements that settle and expire, and do not compare the generation; as before resizes existed."""
         always = sa.literal_column("1") == sa.literal_column("1")
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(mock.patch.object(reservations, "IS_SAME_GENERATION", always))
-            for name in ("_COMMIT", "_END", "_EXPIRE"):
-                naive = ListStatement(getattr(reservations, name)._build)
-                stack.enter_context(mock.patch.object(reservations, name, naive))
-            dialect = hooks.database_of(self.other).dialect
-            stack.enter_context(mock.patch.object(type(dialect), "settle_in_single_statement", self.settle_naively))
+        dialect = type(hooks.database_of(self.other).dialect)
+        with (
+            mock.patch.object(reservations, "IS_SAME_GENERATION", always),
+            mock.patch.object(reservations, "_COMMIT", ListStatement(reservations._COMMIT._build)),
+            mock.patch.object(reservations, "_END", ListStatement(reservations._END._build)),
+            mock.patch.object(reservations, "_EXPIRE", ListStatement(reservations._EXPIRE._build)),
+            mock.patch.object(dialect, "settle_in_single_statement", self.settle_naively),
+        ):
             yield
 
     @staticmethod
@@ -216,8 +220,10 @@ class TestNaive(ResizeRaceTestCase):
         with self.sql.connect() as connection:
             return invariants.find_violations(connection)
 
-    def test_a_stale_cache(self) -> None:
+    def test_a_stale_cache_and_a_stale_row(self) -> None:
+        """A commit by the cache, and a release that has read the row."""
         for kind, change in CHANGES.items():
+            self.engine.reserve(ADMIN, {"gpu": 5}, project_id="p1")
             uuids = self.other.reserve(ADMIN, {"gpu": 2}, project_id="p1", consumer=kind)
             change(self.engine, kind)
             self.assertEqual([], self.faults())
@@ -225,13 +231,9 @@ class TestNaive(ResizeRaceTestCase):
                 self.other.commit(ADMIN, uuids)
             self.assertNotEqual([], self.faults(), kind)
             self.engine.heal(ADMIN)
-
-    def test_a_stale_row_of_a_release(self) -> None:
-        self.engine.reserve(ADMIN, {"gpu": 5}, project_id="p1")
-        for kind, change in CHANGES.items():
-            (uuid,) = self.engine.reserve(ADMIN, {"gpu": 2}, project_id="p1", consumer=kind)
-            act = hooks.Interleaved(self.other, "UPDATE reservations", lambda: change(self.engine, kind))  # noqa: B023
-            with self.without_generations(), act:
+            (uuid,) = self.engine.reserve(ADMIN, {"gpu": 2}, project_id="p1", consumer=f"new {kind}")
+            meanwhile = functools.partial(change, self.engine, f"new {kind}")
+            with self.without_generations(), hooks.Interleaved(self.other, "UPDATE reservations", meanwhile):
                 self.other.release(ADMIN, [uuid])
             self.assertNotEqual([], self.faults(), kind)
             self.engine.heal(ADMIN)
@@ -239,9 +241,7 @@ class TestNaive(ResizeRaceTestCase):
     def test_a_stale_row_of_an_expiry(self) -> None:
         """Two hosts with different grace times: one resizes what the other expires, on a server without SKIP LOCKED."""
         late = self.make_engine(grace=10**9)
-        patch = mock.patch.object(type(hooks.database_of(self.other).dialect), "skip_locked", Dialect.skip_locked)
-        patch.start()
-        self.addCleanup(patch.stop)
+        self.patch(type(hooks.database_of(self.other).dialect), "skip_locked", Dialect.skip_locked)
         for is_naive in (False, True):
             (uuid,) = late.reserve(ADMIN, {"gpu": 2}, project_id="p1", consumer="c")
             self.make_overdue(uuid)
@@ -249,55 +249,3 @@ class TestNaive(ResizeRaceTestCase):
             with self.without_generations() if is_naive else contextlib.nullcontext(), act:
                 self.assertEqual(1, self.other.expire(ADMIN))
             self.assertEqual(is_naive, bool(self.faults()), self.faults())
-
-    def test_a_growth_that_reads_before_it_writes(self) -> None:
-        self.limits.own["p1", "gpu"] = LIMIT
-        sql = sa.create_engine(self.url, isolation_level="AUTOCOMMIT")
-        self.addCleanup(sql.dispose)
-
-        def grow(_name: str) -> None:
-            with sql.connect() as connection:
-                query = "SELECT used + reserved FROM quota_usages WHERE project_id = 'p1'"
-                if connection.exec_driver_sql(query).scalar_one() + 3 <= LIMIT:
-                    connection.exec_driver_sql(
-                        "UPDATE quota_usages SET reserved = reserved + 3 WHERE project_id = 'p1'"
-                    )
-
-        def reserve(name: str) -> None:
-            with contextlib.suppress(exceptions.OverQuota):
-                self.engine.reserve(ADMIN, {"gpu": 3}, project_id="p1", consumer=name)
-
-        def reset(_name: str) -> None:
-            self.execute("UPDATE quota_usages SET used = 0, reserved = 0, subtree = 0")
-            self.execute("DELETE FROM reservations")
-
-        self.assertGreater(max([self.held("p1") for _ in interleave(sql, reset, grow, reserve)]), LIMIT)
-
-
-class TestProcesses(ResizeRaceTestCase):
-    def grow(self, number: int) -> int:
-        """Grow one claim until that is refused; reduce it now and then. Returns what it holds."""
-        amount = 1
-        for turn in range(400):
-            new = amount - 1 if turn % 5 == 4 and amount > 1 else amount + 1
-            try:
-                self.engine.resize(ADMIN, {"gpu": new}, "p1", consumer=f"c{number}", expected={"gpu": amount})
-            except (exceptions.OverQuota, exceptions.OverCapacity):
-                if turn > 20:
-                    return amount
-            else:
-                amount = new
-        return amount
-
-    def test_exactly_the_capacity_or_the_limit_is_held(self) -> None:
-        for limit, capacity in ((60, 1000), (1000, 60)):
-            self.limits.own["p1", "gpu"] = limit
-            self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(capacity, max_unit=1000)})
-            for number in range(PROCESSES):
-                self.engine.reserve(ADMIN, {"gpu": 1}, project_id="p1", consumer=f"c{number}", provider="n1")
-            self.engine.close()
-            amounts = race(*(functools.partial(self.grow, number) for number in range(PROCESSES)))
-            self.assertEqual(sum(amounts), self.held("p1"))
-            self.assertEqual(60, self.held("p1"), amounts)
-            self.assert_invariants()
-            self.engine.release(ADMIN, [row.uuid for row in self.engine.get_reservations(ADMIN, "p1")])

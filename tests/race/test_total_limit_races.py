@@ -5,23 +5,22 @@ from __future__ import annotations
 
 import functools
 import itertools
-import multiprocessing
 import random
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota import QuotaEngine
 from tests import base, fixtures
 from tests.functional import test_limits
-from tests.race.workers import PROCESSES, TIMEOUT_SECONDS, race
+from tests.race.test_races import reserve_and_settle
+from tests.race.workers import FORK, PROCESSES, TIMEOUT_SECONDS, race
 
 LIMIT = 20
 PAUSE_SECONDS = 0.01
 TURNS = 10 * fixtures.MORE
 """The attempts of each process after the total limit is enforced."""
 ROOTS = [f"root{number}" for number in range(8)]
-_FORK = multiprocessing.get_context("fork")
 
 
 def switch_while_processes_reserve(test: Any, switched: QuotaEngine, engines: Sequence[QuotaEngine]) -> None:
@@ -29,7 +28,7 @@ def switch_while_processes_reserve(test: Any, switched: QuotaEngine, engines: Se
 
     Asserts that the total does not grow above the limit once it is enforced.
     """
-    is_enforced, has_seen, running = _FORK.Event(), _FORK.Barrier(len(engines) + 1), _FORK.Value("i", len(engines))
+    is_enforced, has_seen, running = FORK.Event(), FORK.Barrier(len(engines) + 1), FORK.Value("i", len(engines))
     jobs = [
         functools.partial(_reserve, engine, seed, is_enforced, has_seen, running) for seed, engine in enumerate(engines)
     ]
@@ -58,9 +57,9 @@ def _reserve(engine: QuotaEngine, seed: int, is_enforced: Any, has_seen: Any, ru
     """Reserve and settle in all roots and in new ones until the total is enforced, and then TURNS times."""
     chance, granted = random.Random(seed), 0
 
-    def attach() -> int:
+    def attach() -> bool:
         time.sleep(chance.uniform(0, PAUSE_SECONDS))  # otherwise the switch waits for thousands of calls
-        return _attach(engine, chance.choice([*ROOTS, "child", f"new{chance.randrange(9)}"]), chance)
+        return reserve_and_settle(engine, chance.choice([*ROOTS, "child", f"new{chance.randrange(9)}"]), chance)
 
     try:
         while not is_enforced.is_set():
@@ -73,28 +72,13 @@ def _reserve(engine: QuotaEngine, seed: int, is_enforced: Any, has_seen: Any, ru
             running.value -= 1
 
 
-def _attach(engine: QuotaEngine, project_id: str, chance: random.Random) -> int:
-    context = base.Context(project_id)
-    try:
-        uuids = engine.reserve(context, {"gpu": chance.randint(1, 3)})
-    except exceptions.OverQuota:
-        return 0
-    if chance.random() < 0.5:
-        engine.rollback(context, uuids)
-    else:
-        engine.commit(context, uuids)
-        if chance.random() < 0.97:
-            engine.release(context, uuids)
-    return 1
-
-
 class TestTotalLimitRaces(test_limits.LimitsTestCase):
     def test_switched_while_processes_reserve(self) -> None:
         """The total is the sum of all usage in the end. Once it is enforced, it does not grow above the limit."""
         self.set(None, -1)
         self.make_tree({**dict.fromkeys(ROOTS), "child": "root0"})
-        self.admin.set_limits(base.ADMIN, {"gpu": -1}, "root0")
-        self.admin.set_limits(base.ADMIN, {"gpu": -1}, "child")
+        for project_id in ("root0", "child"):
+            self.set(project_id, -1)
         for project_id in ROOTS:
             self.hold(project_id, 1)
         self.engine.close()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
-import signal
 import threading
 import time
 import traceback
@@ -15,7 +14,7 @@ from typing import Any
 
 from tests import fixtures
 
-_FORK = multiprocessing.get_context("fork")
+FORK = multiprocessing.get_context("fork")
 PROCESSES = 4 if fixtures.MORE == 1 else 8
 """The processes of a race. To fork one, and to connect it, takes longer than its calls."""
 TIMEOUT_SECONDS = 120
@@ -30,7 +29,7 @@ def once(count: int) -> Callable[[], None]:
 
     Called between the read and the write of a wrong implementation, it makes every process read before any writes.
     """
-    barrier = _FORK.Barrier(count)
+    barrier = FORK.Barrier(count)
     has_waited = False
 
     def wait() -> None:
@@ -42,32 +41,15 @@ def once(count: int) -> Callable[[], None]:
     return wait
 
 
-class Signal:
-    """A flag that processes set and wait for."""
-
-    def __init__(self) -> None:
-        self._event = _FORK.Event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    def is_set(self) -> bool:
-        return bool(self._event.is_set())
-
-    def wait(self) -> None:
-        if not self._event.wait(TIMEOUT_SECONDS):
-            raise AssertionError(f"no signal after {TIMEOUT_SECONDS} seconds")
-
-
 def race(*jobs: Callable[[], Any]) -> list[Any]:
     """Run every job in a process of its own, all starting at the same time. Returns their results, in order.
 
     A job that raises an error fails the race, with its traceback.
     """
-    barrier = _FORK.Barrier(len(jobs))
-    pipes = [_FORK.Pipe(duplex=False) for _ in jobs]
+    barrier = FORK.Barrier(len(jobs))
+    pipes = [FORK.Pipe(duplex=False) for _ in jobs]
     processes = [
-        _FORK.Process(target=_child, args=(job, barrier, writer), daemon=True)
+        FORK.Process(target=_child, args=(job, barrier, writer), daemon=True)
         for job, (_, writer) in zip(jobs, pipes, strict=True)
     ]
     for process in processes:
@@ -75,7 +57,10 @@ def race(*jobs: Callable[[], Any]) -> list[Any]:
     try:
         answers = [_answer(reader) for reader, _ in pipes]
     finally:
-        _end(processes)
+        for process in processes:
+            process.join(5)
+            process.kill()
+            process.join()
     failed = [value for is_error, value in answers if is_error]
     if failed:
         # Those that only waited for a process that has failed come last.
@@ -94,7 +79,7 @@ def race_in_turns(
     ``prepare(number)`` is called in one of the processes immediately before each race, when the previous one has ended.
     """
     own_jobs = list(zip(*turns, strict=True))
-    barrier = _FORK.Barrier(len(own_jobs))
+    barrier = FORK.Barrier(len(own_jobs))
 
     def run(jobs: Sequence[Callable[[], Any]]) -> list[Any]:
         answers = []
@@ -120,7 +105,7 @@ def race_beside(
     Returns the results of the writers, and those of the calls of each observer, which are at least one. So the amount
     of work does not depend on the speed of the machine.
     """
-    running = _FORK.Value("i", len(writers))
+    running = FORK.Value("i", len(writers))
 
     def write(job: Callable[[], Any]) -> Any:
         try:
@@ -146,14 +131,6 @@ def _answer(reader: Any) -> tuple[bool, Any]:
         return True, f"no answer after {TIMEOUT_SECONDS} seconds"
     answer: tuple[bool, Any] = reader.recv()
     return answer
-
-
-def _end(processes: Sequence[Any]) -> None:
-    for process in processes:
-        process.join(5)
-        if process.is_alive():
-            os.kill(process.pid, signal.SIGKILL)
-            process.join()
 
 
 def _child(job: Callable[[], Any], barrier: Any, writer: Any) -> None:
