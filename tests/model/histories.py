@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a state machine of hypothesis with the settings of all model tests."""
+"""State machines of hypothesis that call an engine, and the settings of all model tests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,25 @@ from typing import Any
 
 import hypothesis
 from hypothesis import stateful
+
+from cyborg_quota.ledger.limit_source import LimitDriver
+from tests import fixtures
+
+
+class LedgerMachine(stateful.RuleBasedStateMachine):
+    """Calls on an empty ledger. ``backend`` is set by the test. ``quotas`` checks the invariants after each call."""
+
+    backend = "sqlite"
+
+    def begin_with(self, limits: LimitDriver, **changes: Any) -> None:
+        ledger = fixtures.EmptyLedger(self.backend)
+        ledger.setUp()
+        self.url = ledger.url
+        self.engine = fixtures.make_engine(self.url, limits, **changes)
+        self.quotas: Any = fixtures.Checked(self.engine, self.url)
+
+    def teardown(self) -> None:
+        self.engine.close()
 
 
 def run(machine: type[stateful.RuleBasedStateMachine], examples: int, *, seed: int, **attributes: str) -> None:

@@ -62,19 +62,14 @@ class Model:
 
     # --- figures ---
 
-    def reserved(self, project: str, resource: str) -> int:
-        """``resource``: also a name with a pod, as ``names`` returns it."""
+    def held(self, project: str, resource: str, *states: str) -> int:
+        """``resource``: also a name with a pod, as ``names`` returns it. ``states``: by default, both live ones."""
         return sum(
             row.delta
             for row in self.rows
-            if (row.project, row.state) == (project, "reserved") and resource in self.names(row)
-        )
-
-    def used(self, project: str, resource: str) -> int:
-        return sum(
-            row.delta
-            for row in self.rows
-            if (row.project, row.state) == (project, "committed") and resource in self.names(row)
+            if row.project == project
+            and row.state in (states or ("reserved", "committed"))
+            and resource in self.names(row)
         )
 
     def names(self, row: Row) -> list[str]:
@@ -93,11 +88,7 @@ class Model:
         return path
 
     def subtree(self, project: str, resource: str) -> int:
-        return sum(
-            self.used(descendant, resource) + self.reserved(descendant, resource)
-            for descendant in self.parents
-            if project in self.path(descendant)
-        )
+        return sum(self.held(descendant, resource) for descendant in self.parents if project in self.path(descendant))
 
     def blockers(self, project: str, request: Mapping[str, int]) -> list[tuple[str, str, str]]:
         """Return (project, resource, scope) of every limit that the request would exceed, sorted."""
@@ -106,7 +97,7 @@ class Model:
             if amount <= 0:  # (of a resize)
                 continue
             limit = self.limits.get((project, resource), -1)
-            if limit != -1 and self.used(project, resource) + self.reserved(project, resource) + amount > limit:
+            if limit != -1 and self.held(project, resource) + amount > limit:
                 found.append((project, resource, "project"))
             for ancestor in self.path(project):
                 limit = self.subtree_limits.get((ancestor, resource), -1)
@@ -183,7 +174,12 @@ class Model:
         check: Callable[[Sequence[Row]], None] = lambda _rows: None,
     ) -> None:
         """``check(rows)`` may refuse the resize of these rows because of their capacity."""
-        rows = self._changeable(self._held_resources(project, consumer, amounts), "commit")
+        held = self.select(project, consumer=consumer)
+        if not held:
+            raise exceptions.ReservationNotFound(consumer)
+        if missing := [resource for resource in amounts if resource not in {row.resource for row in held}]:
+            raise exceptions.ResourceNotHeld(consumer, project, missing[0])
+        rows = self._changeable([row for row in held if row.resource in amounts], "commit")
         if any(row.delta not in (expected.get(row.resource, row.delta), amounts[row.resource]) for row in rows):
             raise exceptions.AmountChanged(consumer, {}, expected)
         rows = [row for row in rows if row.delta != amounts[row.resource]]
@@ -194,20 +190,11 @@ class Model:
         for row in rows:
             row.delta = amounts[row.resource]
 
-    def _held_resources(self, project: str, consumer: str, amounts: Iterable[str]) -> list[Row]:
-        rows = self.select(project, consumer=consumer)
-        if not rows:
-            raise exceptions.ReservationNotFound(consumer)
-        if missing := [resource for resource in amounts if resource not in {row.resource for row in rows}]:
-            raise exceptions.ResourceNotHeld(consumer, project, missing[0])
-        return [row for row in rows if row.resource in amounts]
-
     def _changeable(self, rows: Sequence[Row], call: str) -> Sequence[Row]:
         """Expire the overdue ones; raise the error of the first row that is not live."""
-        offended = [row for row in rows if row.overdue or row.state in REFUSALS[call]]
         overdue = [row for row in rows if row.overdue]
         self._end(overdue, "expired")
-        if offended := overdue or offended:
+        if offended := overdue or [row for row in rows if row.state in REFUSALS[call]]:
             raise REFUSALS[call][offended[0].state](str(offended[0].uuid))
         return rows
 
@@ -231,7 +218,10 @@ class Model:
             row.transfers = (*row.transfers, (project, receiver))
 
     def commit_as(self, rows: Sequence[Row], name: str) -> None:
-        self._refuse_unnamable(rows)
+        if any(row.overdue or row.state in REFUSALS["commit"] for row in rows):
+            self.settle("commit", rows)
+        if len({row.resource for row in rows}) < len(rows) or len({row.project for row in rows}) > 1:
+            raise exceptions.InvalidSelection("")
         others = [row for row in self._live(rows[0].project, name) if row not in rows]
         self._end([row for row in others if row.overdue], "expired")
         held = self._live(rows[0].project, name)
@@ -240,12 +230,6 @@ class Model:
         for row in rows:
             row.consumer = name
         self.settle("commit", rows)
-
-    def _refuse_unnamable(self, rows: Sequence[Row]) -> None:
-        if any(row.overdue or row.state in REFUSALS["commit"] for row in rows):
-            self.settle("commit", rows)
-        if len({row.resource for row in rows}) < len(rows) or len({row.project for row in rows}) > 1:
-            raise exceptions.InvalidSelection("")
 
     def expire(self) -> int:
         overdue = [row for row in self.rows if row.overdue]

@@ -8,6 +8,7 @@ what such a host has no inventory of is taken from the pool. All rules of test_m
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -334,7 +335,10 @@ class CapacityHistories(test_model.Histories):
                 amount
                 for amount in range(1, 12)  # no capacity is larger
                 if not self.model.blockers(project, {"gpu": amount})
-                and any(fits(name, {"gpu": amount}) for name in self.allowed(project, providers, amount))
+                and any(  # a provider whose pod has room within its limits
+                    fits(name, {"gpu": amount}) and not self.places.is_pod_limited(project, name, {"gpu": amount})
+                    for name in providers
+                )
             ),
             default=0,
         )
@@ -344,61 +348,33 @@ class CapacityHistories(test_model.Histories):
         assert headroom.free_total == sum(free), headroom
         bundle = {"gpu": 1 + self.steps % 2, "fpga": 1}
         number = self.engine.how_many(base.ADMIN, bundle, project, provider=provider).number
-        assert number == self.count_bundles(project, bundle, providers), number
+        assert number == self.count_bundles(project, bundle, provider), number
         return headroom
-
-    def allowed(self, project: str, providers: tuple[str, ...], amount: int) -> list[str]:
-        """The providers whose pod has room within its limits."""
-        return [name for name in providers if not self.places.is_pod_limited(project, name, {"gpu": amount})]
 
     def free_at(self, provider: str, resource: str) -> int:
         if (provider, resource) not in self.places.inventories:
             return 0
         return max(0, self.places.free(provider, resource))
 
-    def count_bundles(self, project: str, bundle: dict[str, int], providers: tuple[str, ...]) -> int:
-        at_providers = 0
-        for name in providers:
-            if self.places.fits(name, bundle):
-                number = min(self.free_at(name, resource) // amount for resource, amount in bundle.items())
-                while number and self.places.is_pod_limited(
-                    project, name, {resource: number * amount for resource, amount in bundle.items()}
-                ):
-                    number -= 1
-                at_providers += number
-        if providers == HOSTS:
-            at_providers += self.count_with_pool(bundle)
-        return max(
-            number
-            for number in range(at_providers + 1)
-            if number == 0
-            or not self.model.blockers(project, {resource: number * amount for resource, amount in bundle.items()})
-        )
-
-    def count_with_pool(self, bundle: dict[str, int]) -> int:
-        """The bundles that take something from the pool: first those that take the least."""
-        left = {resource: self.free_at("pool", resource) for resource in bundle}
+    def count_bundles(self, project: str, bundle: dict[str, int], provider: str) -> int:
+        """Claim bundles in a copy of the model until one is refused: first at the hosts that need the pool least."""
+        places = copy.deepcopy(self.places)
         number = 0
-        for lacking in (["fpga"], ["gpu"], ["fpga", "gpu"]):
-            taken = {resource: amount for resource, amount in bundle.items() if resource in lacking}
-            own = {resource: amount for resource, amount in bundle.items() if resource not in lacking}
-            hosts = [
-                host
-                for host in HOSTS
-                if lacking == [one for one in sorted(bundle) if self.places.provider_of(host, one) == "pool"]
-            ]
-            if not hosts or not self.places.fits("pool", taken):
-                continue
-            fitting = [
-                min(self.free_at(host, one) // amount for one, amount in own.items())
-                for host in hosts
-                if own and self.places.fits(host, own)
-            ]
-            at_pool = min(left[one] // amount for one, amount in taken.items())
-            more = min(at_pool, sum(fitting)) if own else at_pool
-            number += more
-            left.update({one: left[one] - more * amount for one, amount in taken.items()})
-        return number
+        while True:
+            try:
+                rows = places.reserve(project, None, bundle, None, provider)
+            except (exceptions.OverQuota, exceptions.OverCapacity):
+                return number
+            number += 1
+            if provider == ANY:
+                lacking = {
+                    host: [one for one in sorted(bundle) if places.provider_of(host, one) != host]
+                    for host in HOSTS
+                    if places.fits_host(host, bundle) and not places.is_pod_limited(project, host, bundle)
+                }
+                chosen = min(lacking, key=lambda host: (len(lacking[host]), lacking[host]))
+                for row in rows:
+                    row.provider = places.provider_of(chosen, row.resource)
 
     @stateful.invariant()
     def history_gives_what_is_stored(self) -> None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from typing import Any
 
 import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from cyborg_quota import Headroom, QuotaEngine, exceptions
+from cyborg_quota import Headroom, exceptions
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.types import MAX_AMOUNT
@@ -33,27 +32,16 @@ EXAMPLES = {"sqlite": 4, "mariadb": 1, "postgresql": 1}
 SEED = 6
 
 
-class Headrooms(stateful.RuleBasedStateMachine):
-    """``backend`` and ``policy`` are set by the test. Changes that the engine refuses change nothing."""
+class Headrooms(histories.LedgerMachine):
+    """``policy`` is set by the test. Changes that the engine refuses change nothing."""
 
-    backend = "sqlite"
     policy = "strict_hierarchy"
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = fixtures.EmptyLedger(self.backend)
-        self.ledger.setUp()
-        self.engine = self.make_engine()
-        self.open: list[str] = []
-
-    def make_engine(self) -> QuotaEngine:
         limits = DatabaseLimitDriver(POLICIES[self.policy](), InitialLimits(child=None))
-        engine = fixtures.make_engine(self.ledger.url, limits, resources=["gpu"])
-        self.quotas: Any = fixtures.Checked(engine, self.ledger.url)
-        return engine
-
-    def teardown(self) -> None:
-        self.engine.close()
+        self.begin_with(limits, resources=["gpu"])
+        self.open: list[str] = []
 
     @stateful.initialize(parents=st.lists(st.tuples(PROJECTS, PARENTS), max_size=8), limit=LIMITS)
     def begin(self, parents: list[tuple[str, str | None]], limit: int) -> None:

@@ -8,6 +8,7 @@ the projects that the model names, and the invariants of the ledger hold.
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import Any
 from unittest import mock
 
@@ -53,12 +54,6 @@ class PlainLimits:
         self.parents: dict[str, str | None] = {}
         self.held: dict[str, int] = {}
         self.total: int | None = None
-
-    def copy(self) -> PlainLimits:
-        other = PlainLimits(self.policy)
-        other.default, other.own, other.parents = self.default, dict(self.own), dict(self.parents)
-        other.held, other.total = dict(self.held), self.total
-        return other
 
     def limit(self, project: str) -> int | None:
         if project in self.own:
@@ -115,31 +110,22 @@ class PlainLimits:
         return sorted(found)
 
 
-class Trees(stateful.RuleBasedStateMachine):
-    """Administrators and users. ``backend`` and ``policy`` are set by the test."""
+class Trees(histories.LedgerMachine):
+    """Administrators and users. ``policy`` is set by the test."""
 
-    backend = "sqlite"
     policy = "strict_hierarchy"
 
     def __init__(self) -> None:
         super().__init__()
-        ledger = fixtures.EmptyLedger(self.backend)
-        ledger.setUp()
-        limits = DatabaseLimitDriver(POLICIES[self.policy](), InitialLimits())
-        self.engine = fixtures.make_engine(ledger.url, limits, resources=["gpu"])
-        self.totals = self.engine.limits
-        self.database = fixtures.plain_engine(ledger.url)
+        self.begin_with(DatabaseLimitDriver(POLICIES[self.policy](), InitialLimits()), resources=["gpu"])
         self.plain = PlainLimits(self.policy)
         self.steps = 0
 
     def teardown(self) -> None:
         try:
-            self.verify_history()
+            assert history_replay.differences(self.engine) == []
         finally:
-            self.engine.close()
-
-    def verify_history(self) -> None:
-        assert history_replay.differences(self.engine) == []
+            super().teardown()
 
     def change(self, plain: PlainLimits, refusal: type[Exception] | None, call: str, *args: Any) -> None:
         """Make the change in the engine; it must be refused exactly if the model says so.
@@ -172,28 +158,22 @@ class Trees(stateful.RuleBasedStateMachine):
         for project, limit in limits:
             self.set_limit(project, limit)
 
-    @stateful.rule(limit=LIMITS)
-    def set_default(self, limit: int) -> None:
-        plain = self.plain.copy()
+    @stateful.rule(limit=st.one_of(LIMITS, st.none()))
+    def set_default(self, limit: int | None) -> None:
+        plain = copy.deepcopy(self.plain)
         plain.default = limit
-        self.change(plain, None, "set_limit", "gpu", limit)
-
-    @stateful.rule()
-    def unset_default(self) -> None:
-        plain = self.plain.copy()
-        plain.default = None
-        self.change(plain, None, "unset_limit", "gpu")
+        self.change(plain, None, "set_limits", {"gpu": limit})
 
     @stateful.rule(project=PROJECTS, limit=LIMITS)
     def set_limit(self, project: str, limit: int) -> None:
-        plain = self.plain.copy()
+        plain = copy.deepcopy(self.plain)
         plain.own[project] = limit
         plain.parents.setdefault(project, None)  # (a project with a limit is known)
         self.change(plain, None, "set_limit", "gpu", limit, project)
 
     @stateful.rule(project=PROJECTS)
     def unset_limit(self, project: str) -> None:
-        plain = self.plain.copy()
+        plain = copy.deepcopy(self.plain)
         plain.own.pop(project, None)
         self.change(plain, None, "unset_limit", "gpu", project)
 
@@ -201,7 +181,7 @@ class Trees(stateful.RuleBasedStateMachine):
     def place(self, project: str, parent: str | None) -> None:
         """Add or move the project, depending on whether it exists."""
         is_known = project in self.plain.parents
-        plain = self.plain.copy()
+        plain = copy.deepcopy(self.plain)
         plain.parents[project] = parent
         refusal: type[Exception] | None = None
         if parent is not None and (
@@ -212,7 +192,7 @@ class Trees(stateful.RuleBasedStateMachine):
 
     @stateful.rule(project=PROJECTS)
     def remove(self, project: str) -> None:
-        plain = self.plain.copy()
+        plain = copy.deepcopy(self.plain)
         is_bound = project not in plain.parents or bool(plain.children(project)) or bool(plain.held.get(project))
         plain.parents.pop(project, None)
         plain.own.pop(project, None)
@@ -240,18 +220,18 @@ class Trees(stateful.RuleBasedStateMachine):
         """``is_killed``: the call ends between its two transactions. Then the limit is what it was before."""
         if is_killed:
             with mock.patch.object(History, "change", side_effect=Killed), contextlib.suppress(Killed):
-                self.totals.set_total_limits(base.ADMIN, {"gpu": limit})
+                self.engine.limits.set_total_limits(base.ADMIN, {"gpu": limit})
         else:
-            self.totals.set_total_limits(base.ADMIN, {"gpu": limit})
+            self.engine.limits.set_total_limits(base.ADMIN, {"gpu": limit})
             self.plain.total = limit
-        assert [one.limit for one in self.totals.list_total_limits(base.ADMIN)] == (
+        assert [one.limit for one in self.engine.limits.list_total_limits(base.ADMIN)] == (
             [] if self.plain.total is None else [self.plain.total]
         )
 
     @stateful.rule()
     def unset_total(self) -> None:
         try:
-            self.totals.unset_total_limits(base.ADMIN, ["gpu"])
+            self.engine.limits.unset_total_limits(base.ADMIN, ["gpu"])
         except exceptions.QuotaError as error:
             assert "no total limit" in str(error), error
             assert self.plain.total is None
@@ -260,7 +240,7 @@ class Trees(stateful.RuleBasedStateMachine):
     @stateful.rule(moves=st.lists(st.tuples(PROJECTS, PARENTS), min_size=1, max_size=3))
     def import_tree(self, moves: list[tuple[str, str | None]]) -> None:
         """Several moves in one transaction."""
-        plain = self.plain.copy()
+        plain = copy.deepcopy(self.plain)
         for project, parent in moves:
             if project not in plain.parents or parent == project or (parent and project in plain.path(parent)):
                 return
@@ -286,13 +266,12 @@ class Trees(stateful.RuleBasedStateMachine):
 
     @stateful.invariant()
     def ledger_is_consistent(self) -> None:
-        with self.database.begin() as connection:
-            faults = invariants.find_violations(connection)
-        assert not faults, faults
+        with fixtures.plain_engine(self.url).connect() as connection:
+            invariants.assert_hold(connection)
         self.steps += 1
         if self.steps % VERIFIED == 0:
             assert self.engine.audit(base.ADMIN) == []
-            self.verify_history()
+            assert history_replay.differences(self.engine) == []
 
     @stateful.invariant()
     def limits_agree(self) -> None:

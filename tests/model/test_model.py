@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from cyborg_quota import Claim, exceptions
+from cyborg_quota import Claim, Usage, exceptions
 from cyborg_quota.db.database import Database
 from tests import base, fixtures, trees
 from tests.model import histories
@@ -33,19 +33,14 @@ EXAMPLES = {"sqlite": 16, "mariadb": 4, "postgresql": 4}
 SEED = 3
 
 
-class Histories(stateful.RuleBasedStateMachine):
-    """Random calls. ``backend`` is set by the test."""
-
-    backend = "sqlite"
+class Histories(histories.LedgerMachine):
+    """Random calls."""
 
     def __init__(self) -> None:
         super().__init__()
-        ledger = fixtures.EmptyLedger(self.backend)
-        ledger.setUp()
         self.limits = fixtures.DictLimits()
-        self.engine = fixtures.make_engine(ledger.url, self.limits, batch_rows=3)
-        self.quotas: Any = fixtures.Checked(self.engine, ledger.url)
-        self.database = Database(fixtures.settings(ledger.url))
+        self.begin_with(self.limits, batch_rows=3)
+        self.database = Database(fixtures.settings(self.url))
         trees.plant(self.database, TREE)
         self.model = Model(TREE)
         self.model.limits = self.limits.own  # type: ignore[assignment]
@@ -55,7 +50,7 @@ class Histories(stateful.RuleBasedStateMachine):
         try:
             self.release_all()
         finally:
-            self.engine.close()
+            super().teardown()
             self.database.close()
 
     def release_all(self) -> None:
@@ -88,13 +83,9 @@ class Histories(stateful.RuleBasedStateMachine):
             self.limits.own[project, "gpu"] = limits[0]
         self.limits.subtree_limits["root", "gpu"] = limits[1]
 
-    @stateful.rule(project=PROJECTS, resource=RESOURCES, limit=LIMITS)
-    def set_limit(self, project: str, resource: str, limit: int) -> None:
-        self.limits.own[project, resource] = limit
-
-    @stateful.rule(project=PROJECTS, resource=RESOURCES, limit=LIMITS)
-    def set_subtree_limit(self, project: str, resource: str, limit: int) -> None:
-        self.limits.subtree_limits[project, resource] = limit
+    @stateful.rule(project=PROJECTS, resource=RESOURCES, limit=LIMITS, is_subtree=st.booleans())
+    def set_limit(self, project: str, resource: str, limit: int, is_subtree: bool = False) -> None:
+        (self.limits.subtree_limits if is_subtree else self.limits.own)[project, resource] = limit
 
     @stateful.rule(
         project=PROJECTS,
@@ -144,13 +135,6 @@ class Histories(stateful.RuleBasedStateMachine):
         names |= {(row.project, "group", row.group) for row in self.model.rows if row.group}
         project, kind, name = data.draw(st.sampled_from(sorted(names)))
         self.settle_by_name(call, project, {kind: name})
-
-    @stateful.precondition(lambda self: any(row.group and row.state == "reserved" for row in self.model.rows))
-    @stateful.rule(data=st.data())
-    def commit_by_group(self, data: st.DataObject) -> None:
-        groups = {(row.project, row.group) for row in self.model.rows if row.group and row.state == "reserved"}
-        project, group = data.draw(st.sampled_from(sorted(groups)))
-        self.settle_by_name("commit", project, {"group": group})
 
     def settle_by_name(self, call: str, project: str, name: dict[str, str]) -> None:
         def mine() -> None:
@@ -283,9 +267,9 @@ class Histories(stateful.RuleBasedStateMachine):
         figures = {(row.project_id, row.resource): row.usage for row in self.engine.list_usages(base.ADMIN)}
         for project in TREE:
             for resource in ("fpga", "gpu"):
-                usage = figures.get((project, resource))
-                answer = (usage.used, usage.reserved) if usage is not None else (0, 0)
-                expected = (self.model.used(project, resource), self.model.reserved(project, resource))
+                usage = figures.get((project, resource), Usage(0, 0, 0))
+                answer = (usage.used, usage.reserved)
+                expected = tuple(self.model.held(project, resource, state) for state in ("committed", "reserved"))
                 assert answer == expected, (project, resource, answer, expected)
         listed = self.engine.list_reservations(base.ADMIN)
         stored = sorted((row.project_id, row.resource, row.delta, row.state) for row in listed)

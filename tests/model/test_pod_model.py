@@ -11,7 +11,8 @@ refused claim changes no binding. C1 to C5 hold.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from hypothesis import stateful
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures
 from tests.model import histories
 
+T = TypeVar("T")
 NAMES = st.sampled_from(["p1", "p2", "p3", "p4"])
 PROJECTS = st.sampled_from(["film", "lab"])
 ZONES = st.sampled_from([None, "a", "b"])
@@ -78,18 +80,11 @@ class ModelClaim:
     uuid: str
 
 
-class PodHistories(stateful.RuleBasedStateMachine):
-    """``backend`` is set by the test."""
-
-    backend = "sqlite"
-
+class PodHistories(histories.LedgerMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = fixtures.EmptyLedger(self.backend)
-        self.ledger.setUp()
         limits = fixtures.DictLimits()
-        self.engine = fixtures.make_engine(self.ledger.url, limits)
-        self.quotas: Any = fixtures.Checked(self.engine, self.ledger.url)
+        self.begin_with(limits)
         for project in ("film", "lab"):
             limits.own[project, "gpu"] = LIMIT
         self.pods = self.engine.pods
@@ -98,10 +93,6 @@ class PodHistories(stateful.RuleBasedStateMachine):
         self.known: dict[str, ModelPod] = {}
         self.bindings: dict[Any, str] = {}  # by project, zone of the pod, and tags; the oldest first
         self.moves = self.added = 0
-
-    def teardown(self) -> None:
-        self.engine.close()
-        self.ledger.cleanUp()
 
     @stateful.initialize(
         pods=st.lists(st.tuples(NAMES, ZONES, TAGS, TOTALS), min_size=6, max_size=9),
@@ -129,7 +120,7 @@ class PodHistories(stateful.RuleBasedStateMachine):
         if name in self.known:
             present = self.known[name]
             if (present.zone, present.tags, present.weight, present.threshold) != (zone, tags, weight, threshold):
-                self.expect(exceptions.PodExists, lambda: self.pods.add(base.ADMIN, name, **options))
+                self.call(exceptions.PodExists, lambda: self.pods.add(base.ADMIN, name, **options))
             return
         self.pods.add(base.ADMIN, name, **options)
         self.added += 1
@@ -140,11 +131,12 @@ class PodHistories(stateful.RuleBasedStateMachine):
 
     @stateful.rule(name=NAMES, state=st.sampled_from(["available", "available", "maintenance", "disabled"]))
     def set_state(self, name: str, state: Any) -> None:
-        if name not in self.known:
-            self.expect(exceptions.PodNotFound, lambda: self.pods.change(base.ADMIN, name, state=state))
-            return
-        self.pods.change(base.ADMIN, name, state=state)
-        self.known[name].state = state
+        self.call(
+            None if name in self.known else exceptions.PodNotFound,
+            lambda: self.pods.change(base.ADMIN, name, state=state),
+        )
+        if name in self.known:
+            self.known[name].state = state
 
     @stateful.rule(name=NAMES, usage=USAGES)
     def measure(self, name: str, usage: dict[str, ResourceUse]) -> None:
@@ -154,15 +146,15 @@ class PodHistories(stateful.RuleBasedStateMachine):
 
     @stateful.rule(name=NAMES)
     def remove(self, name: str) -> None:
-        if name not in self.known:
-            self.expect(exceptions.PodNotFound, lambda: self.pods.remove(base.ADMIN, name))
-        elif name in self.bindings.values() or any(claim.pod == name for claim in self.claims):
-            self.expect(exceptions.PodInUse, lambda: self.pods.remove(base.ADMIN, name))
-        else:
-            if self.known[name].total:
-                self.expect(exceptions.PodInUse, lambda: self.pods.remove(base.ADMIN, name))
-                self.engine.capacity.remove_provider(base.ADMIN, f"node of {name}")
-            self.pods.remove(base.ADMIN, name)
+        pod = self.known.get(name)
+        error: type[Exception] | None = None if pod else exceptions.PodNotFound
+        if name in self.bindings.values() or any(claim.pod == name for claim in self.claims):
+            error = exceptions.PodInUse
+        elif pod and pod.total:
+            self.call(exceptions.PodInUse, lambda: self.pods.remove(base.ADMIN, name))
+            self.engine.capacity.remove_provider(base.ADMIN, f"node of {name}")
+        self.call(error, lambda: self.pods.remove(base.ADMIN, name))
+        if error is None:
             del self.known[name]
 
     def compared(self, specs: dict[str, str]) -> dict[str, str]:
@@ -201,27 +193,27 @@ class PodHistories(stateful.RuleBasedStateMachine):
         available = [name for name in bound if self.known[name].state == "available"]
         serving = [name for name in available if self.known[name].has_room(request)]
         others = [name for name in self.best_first(zone, tags, request) if name not in bound]
-        call = lambda: self.pods.select(base.ADMIN, zone, specs, request, project)  # noqa: E731
-        if not bound and not others:
-            self.expect(exceptions.NoPodFits, call)
-            return
-        chosen = call().pod
-        expected = (serving or others or available or bound)[0]
-        assert chosen == expected, f"{chosen} instead of {expected}"
+        fitting = [*serving, *others, *available, *bound]
+        chosen = self.call(
+            None if bound or others else exceptions.NoPodFits,
+            lambda: self.pods.select(base.ADMIN, zone, specs, request, project).pod,
+        )
+        if fitting:
+            assert chosen == fitting[0], f"{chosen} instead of {fitting[0]}"
         if not serving and others:
-            self.bind(project, zone, tags, expected)
+            self.bind(project, zone, tags, others[0])
 
     @stateful.rule(project=PROJECTS, zone=ZONES, specs=SPECS, name=NAMES)
     def move(self, project: str, zone: str | None, specs: dict[str, str], name: str) -> None:
         tags, pod = self.compared(specs), self.known.get(name)
-        call = lambda: self.pods.move_binding(base.ADMIN, project, name, zone, specs)  # noqa: E731
+        error: type[Exception] | None = None
         if pod is None or pod.state != "available":
-            self.expect(exceptions.PodNotFound if pod is None else exceptions.PodNotAvailable, call)
+            error = exceptions.PodNotFound if pod is None else exceptions.PodNotAvailable
+        elif zone not in (None, pod.zone):
+            error = exceptions.InvalidPod
+        self.call(error, lambda: self.pods.move_binding(base.ADMIN, project, name, zone, specs))
+        if error is not None:
             return
-        if zone not in (None, pod.zone):
-            self.expect(exceptions.InvalidPod, call)
-            return
-        call()
         bound = self.bound(project, zone, tags)
         if bound != [name]:
             for other in bound:
@@ -269,14 +261,13 @@ class PodHistories(stateful.RuleBasedStateMachine):
         self.consumers += 1
         consumer = f"c{self.consumers}"
         arguments: Any = {"project_id": project, "group": group, "provider": ANY, "pod": pod, "consumer": consumer}
-        call = lambda: self.quotas.reserve(base.ADMIN, {"gpu": amount}, **arguments)  # noqa: E731
+        refusal: type[Exception] | None = None if chosen else error
         if amount + sum(claim.amount for claim in self.claims if claim.project == project) > LIMIT:
-            self.expect(exceptions.OverQuota, call)
+            refusal = exceptions.OverQuota
+        made = self.call(refusal, lambda: self.quotas.reserve(base.ADMIN, {"gpu": amount}, **arguments))
+        if made is None or chosen is None:
             return False
-        if chosen is None:
-            self.expect(error, call)
-            return False
-        (uuid,) = call()
+        (uuid,) = made
         (row,) = self.engine.list_reservations(base.ADMIN, reservations=[uuid])
         assert row.provider == f"node of {chosen}", f"{row.provider} instead of {chosen}"
         assert self.free(chosen) >= amount, "the capacity is exceeded"
@@ -305,12 +296,15 @@ class PodHistories(stateful.RuleBasedStateMachine):
         return self.known[name].total - sum(claim.amount for claim in self.claims if claim.pod == name)
 
     @staticmethod
-    def expect(error: type[Exception], call: Any) -> None:
+    def call(error: type[Exception] | None, call: Callable[[], T]) -> T | None:
+        """Make a call that must raise ``error``; None: it must succeed, and its answer is returned."""
         try:
-            call()
-        except error:
-            return
-        raise AssertionError(f"{error.__name__} was not raised")
+            answer = call()
+        except exceptions.QuotaError as raised:
+            assert error is not None and isinstance(raised, error), f"{raised!r} instead of {error}"
+            return None
+        assert error is None, f"{error} was not raised"
+        return answer
 
     @stateful.invariant()
     def bindings_are_the_models(self) -> None:
