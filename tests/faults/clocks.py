@@ -38,10 +38,8 @@ _NAIVE_EXPIRE = (
 
 def library() -> str | None:
     """Return the path of libfaketime; None if it is not installed."""
-    for place in _PLACES:
-        for path in sorted(pathlib.Path(place).glob("**/libfaketime.so.1")):
-            return str(path)
-    return None
+    found = (path for place in _PLACES for path in sorted(pathlib.Path(place).glob("**/libfaketime.so.1")))
+    return next(map(str, found), None)
 
 
 class Calls:
@@ -64,11 +62,9 @@ class Calls:
     def time(self) -> float:
         return time.time()
 
-    def reserve(self, deltas: dict[str, int], expire: int) -> list[str]:
-        return self.engine.reserve(CONTEXT, deltas, expire)
-
-    def reserve_until(self, deltas: dict[str, int], seconds: float) -> list[str]:
-        return self.engine.reserve(CONTEXT, deltas, at(seconds))
+    def reserve(self, seconds: int, is_moment: bool = False) -> list[str]:
+        """Reserve one for some seconds, or until a moment that this process computes."""
+        return self.engine.reserve(CONTEXT, {"gpu": 1}, at(seconds) if is_moment else seconds)
 
     def commit(self, uuids: list[str]) -> str | None:
         """Return the name of the error, if there is one."""
@@ -95,12 +91,6 @@ class Calls:
         over = self.limited.check(CONTEXT, {"gpu": max(usage.available or 0, 0) + 1})
         assert [one.limit for one in over] == [usage.limit], (over, usage)
         return usage.available or 0
-
-    def naive_room(self) -> int:
-        """The known-bad way: which overrides are active is asked of this process's clock."""
-        query = "SELECT MAX(hard_limit) FROM limit_overrides WHERE starts_at <= :now AND ends_at > :now"
-        with self.sql.connect() as connection:
-            return connection.execute(sa.text(query), {"now": at(0).replace(tzinfo=None)}).scalar() or 0
 
     def override(self, limit: int, start: float, end: float) -> str:
         """Make an override; its span is in seconds from now, by the clock of the database."""
@@ -171,16 +161,18 @@ def _violations(workers: list[Worker], rng: random.Random, life_seconds: int) ->
     began = time.monotonic()
     uuids: list[str] = []
     for worker in workers:
-        for how in (worker.calls.reserve, worker.calls.reserve_until):
-            uuids += how({"gpu": 1}, life_seconds)
+        uuids += worker.calls.reserve(life_seconds) + worker.calls.reserve(life_seconds, True)
     all_made = time.monotonic()
     swept = sum(worker.calls.expire() for worker in workers)
     problems = [f"{swept} reservations expired before their time"] if swept else []
     rng.shuffle(uuids)
-    problems += _settle_in_time(workers, uuids)
+    for worker in workers:  # each settles a reservation of any worker
+        uuid = uuids.pop()
+        if worker.calls.commit([uuid]) is not None:
+            problems.append(f"a clock {worker.skew_seconds} s off cannot commit what is in time")
+        worker.calls.release([uuid])
     if time.monotonic() - began > life_seconds - 1:
-        for uuid in uuids:
-            workers[0].calls.release([uuid])
+        workers[0].calls.release(uuids)
         return None
     time.sleep(max(0.0, all_made + life_seconds + 0.2 - time.monotonic()))
     worker = rng.choice(workers)
@@ -191,15 +183,4 @@ def _violations(workers: list[Worker], rng: random.Random, life_seconds: int) ->
     expired = slowest.calls.expire()
     if expired != len(uuids):
         problems.append(f"a clock {slowest.skew_seconds} s off expires {expired} of {len(uuids)} that are overdue")
-    return problems
-
-
-def _settle_in_time(workers: list[Worker], uuids: list[str]) -> list[str]:
-    """Each worker settles a reservation of any worker."""
-    problems = []
-    for worker in workers:
-        uuid = uuids.pop()
-        if worker.calls.commit([uuid]) is not None:
-            problems.append(f"a clock {worker.skew_seconds} s off cannot commit what is in time")
-        worker.calls.release([uuid])
     return problems

@@ -37,15 +37,6 @@ PROVIDERS = ("n1", "n2")
 """The providers of a ledger with capacity, and what each of them has: workers reach it often."""
 
 
-def outcome_of(error: Exception) -> str:
-    """Return the journal's name of an error.
-
-    Every DatabaseUnavailable means the same to a caller: there was no answer.
-    """
-    kind = exceptions.DatabaseUnavailable if isinstance(error, exceptions.DatabaseUnavailable) else type(error)
-    return kind.__name__
-
-
 class Caller:
     """Makes the calls of one engine, and records them in a journal."""
 
@@ -73,17 +64,16 @@ class Caller:
             began = time.monotonic()
             try:
                 act()
-            except exceptions.QuotaError as error:
-                self._note(outcome_of(error), call, request, str(error)[:200], time.monotonic() - began)
+            except Exception as error:
+                is_outage = isinstance(error, exceptions.DatabaseUnavailable)  # (each means: there was no answer)
+                kind = exceptions.DatabaseUnavailable if is_outage else type(error)
+                self._note(kind.__name__, call, request, str(error)[:200], time.monotonic() - began)
+                if not isinstance(error, exceptions.QuotaError):
+                    raise
                 self.last_error = error
-                if not isinstance(error, exceptions.DatabaseUnavailable) or not may_repeat:
-                    return False
-                if time.monotonic() > deadline:
+                if not (is_outage and may_repeat) or time.monotonic() > deadline:
                     return False
                 time.sleep(0.05)
-            except Exception as error:
-                self._note(outcome_of(error), call, request, str(error)[:200])
-                raise
             else:
                 self._note(OK, call, request, "", time.monotonic() - began)
                 return True
@@ -300,17 +290,13 @@ class Ledger(fixtures.Fixture):
             settle(context, self.engine.reserve(context, {"gpu": 1, "fpga": 1}, consumer="warm"))
             self.engine.release(context, consumer="warm")
         if self._with_capacity:
-            self._add_capacity()
-
-    def _add_capacity(self) -> None:
-        ledger_check.watch_capacity(self.url)
-        capacity = self.engine.capacity
-        for name in PROVIDERS:
-            capacity.add_provider(base.ADMIN, name)
-            capacity.set_inventories(base.ADMIN, name, {key: Inventory(total) for key, total in CAPACITY.items()})
-        for provider in (*PROVIDERS, ANY):
-            uuids = self.engine.reserve(base.Context("warm"), {"gpu": 1}, provider=provider)
-            self.engine.rollback(base.Context("warm"), uuids)
+            ledger_check.watch_capacity(self.url)
+            for name in PROVIDERS:
+                self.engine.capacity.add_provider(base.ADMIN, name)
+                inventories = {key: Inventory(total) for key, total in CAPACITY.items()}
+                self.engine.capacity.set_inventories(base.ADMIN, name, inventories)
+            for provider in (*PROVIDERS, ANY):
+                self.engine.rollback(context, self.engine.reserve(context, {"gpu": 1}, provider=provider))
 
     def make_engine(self, url: str | None = None, **changes: Any) -> QuotaEngine:
         """Return an engine with the limits of the test."""

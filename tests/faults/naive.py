@@ -54,15 +54,6 @@ class NaiveLedger:
             self._charge(connection)
         self._end(request)
 
-    def reserve_and_answer_early(self, before_commit: Callable[[sa.Connection], None]) -> None:
-        """Answer before the COMMIT: the charge is lost if that fails. ``before_commit`` is called between the two."""
-        request = self._begin()
-        with contextlib.suppress(sa.exc.DBAPIError), self._sql.begin() as connection:
-            self._insert(connection, request)
-            self._charge(connection)
-            self._end(request)
-            before_commit(connection)
-
     def _insert(self, connection: sa.Connection, request: str) -> None:
         values: dict[str, Any] = {"uuid": str(uuid.uuid4()), "usage_id": self._usage_id, "project": self._project_id}
         connection.execute(_INSERT, {**values, "no": False, "group": request})

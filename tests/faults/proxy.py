@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 import selectors
 import socket
@@ -152,7 +153,7 @@ class Proxy(fixtures.Fixture):
                 self.cuts += 1
                 self._close(pair)
                 return
-            if not is_commit(statement):
+            if not statement.strip(b" ;\0\n").upper().endswith(b"COMMIT"):
                 continue
             self.commits += 1
             cut = self.choose(self.commits)
@@ -180,24 +181,19 @@ class Proxy(fixtures.Fixture):
             end.close()
 
 
-def is_commit(statement: bytes) -> bool:
-    """Return whether a query's text ends a transaction with success."""
-    return statement.strip(b" ;\0\n").upper().endswith(b"COMMIT")
-
-
+@dataclasses.dataclass(eq=False)
 class _Pair:
     """The two ends of one connection, and the bytes of the client's incomplete frame."""
 
-    def __init__(self, client: socket.socket, server: socket.socket, frames: Callable[[bytearray], Iterator[bytes]]):
-        self.client = client
-        self.server = server
-        self.is_doomed = False
-        self._pending = bytearray()
-        self._frames = frames
+    client: socket.socket
+    server: socket.socket
+    frames: Callable[[bytearray], Iterator[bytes]]
+    is_doomed: bool = False
+    pending: bytearray = dataclasses.field(default_factory=bytearray)
 
     def statements(self, data: bytes) -> Iterator[bytes]:
-        self._pending += data
-        return self._frames(self._pending)
+        self.pending += data
+        return self.frames(self.pending)
 
 
 def _mysql_frames(pending: bytearray) -> Iterator[bytes]:

@@ -65,21 +65,20 @@ class Stage:
         self.rounds = self.faults = 0
         self.total = Report()
         self.skipped = ""
-        self._began = time.monotonic()
-        self._is_ended = False
+        self._end = time.monotonic() + seconds
 
     @property
     def seconds_left(self) -> float:
-        return self._began + self.seconds - time.monotonic()
+        return self._end - time.monotonic()
 
     @property
     def is_over(self) -> bool:
         """Return whether its share of the time is used up. (A round that has begun is finished.)"""
-        return self._is_ended or self.seconds_left <= 0 or len(self.total.problems) >= MOST_PROBLEMS
+        return self.seconds_left <= 0 or len(self.total.problems) >= MOST_PROBLEMS
 
     def end(self) -> None:
         """End the scenario, because another round does not fit into the rest of its time."""
-        self._is_ended = True
+        self._end = 0.0
 
     def draw(self) -> int:
         """Draw a seed for the next round."""
@@ -100,8 +99,8 @@ class Stage:
         )
 
     def figures(self) -> dict[str, Any]:
-        figures = dataclasses.asdict(self.total)
-        return {"name": self.name, "rounds": self.rounds, "faults": self.faults, "skipped": self.skipped, **figures}
+        own = {"name": self.name, "rounds": self.rounds, "faults": self.faults, "skipped": self.skipped}
+        return own | dataclasses.asdict(self.total)
 
 
 def backends(*names: str) -> list[str]:

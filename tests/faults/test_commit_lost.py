@@ -22,20 +22,6 @@ load_tests = testscenarios.load_tests_apply_scenarios
 CUTS = (Cut.BEFORE, Cut.BEHIND, Cut.ANSWERED)
 
 
-class Once:
-    """Cut the next COMMIT, and no other."""
-
-    def __init__(self, cut: Cut) -> None:
-        self._cut = cut
-        self.is_done = False
-
-    def __call__(self, _count: int) -> Cut:
-        if self.is_done:
-            return Cut.NOT
-        self.is_done = True
-        return self._cut
-
-
 def cut_under_load(ledger: Ledger, proxies: list[Proxy], seconds: float, seed: int) -> int:
     """Run workers behind proxies that cut every fifth COMMIT, in any way. Returns the number of cuts."""
     rng = random.Random(seed)
@@ -61,6 +47,11 @@ class TestCommitLost(base.BackendTestCase):
         self.engine = self.ledger.make_engine(self.proxy.url)
         self.addCleanup(self.engine.close)
         self.context = base.Context("p")
+
+    def cut_next(self, how: Cut) -> None:
+        """Cut the next COMMIT, and no other."""
+        following = self.proxy.commits + 1
+        self.proxy.choose = lambda count: how if count == following else Cut.NOT
 
     def figures(self) -> tuple[int, int]:
         usage = self.ledger.engine.get_usages(self.context)["gpu"]
@@ -98,9 +89,10 @@ class TestCommitLost(base.BackendTestCase):
         ]
         for how in CUTS:
             for number, (call, figures) in enumerate(calls):
-                self.proxy.choose = once = Once(how)
+                cuts = self.proxy.cuts
+                self.cut_next(how)
                 call()
-                self.assertTrue(once.is_done, "there was no COMMIT to cut")
+                self.assertEqual(cuts + 1, self.proxy.cuts, "there was no COMMIT to cut")
                 self.assertEqual(figures, self.figures(), (how, number))
         self.assertEqual([], engine.audit(base.ADMIN))
 
@@ -130,6 +122,6 @@ class TestCommitLost(base.BackendTestCase):
         """Repeated with another UUID, it is charged twice."""
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))
         naive = NaiveLedger(self.proxy.url, "p", self.ledger.journal)
-        self.proxy.choose = Once(Cut.ANSWERED)
+        self.cut_next(Cut.ANSWERED)
         naive.reserve_again_with_new_uuid()
         self.assertIn("charged twice", " ".join(self.ledger.check().problems))

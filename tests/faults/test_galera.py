@@ -22,7 +22,7 @@ from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb
 from cyborg_quota.limits.limit_tree import InitialLimits
-from cyborg_quota.limits.models import EnforcementModel, Flat, StrictHierarchy
+from cyborg_quota.limits.models import EnforcementModel, Flat
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures, history_replay, invariants, needs
@@ -31,7 +31,6 @@ from tests.faults.load import Ledger
 from tests.functional import test_cached_limits
 from tests.race import test_override_races as override_races
 from tests.race import test_pod_claim_races as pod_claim_races
-from tests.race import test_pod_limit_races as pod_limit_races
 from tests.race import test_pod_races as pod_races
 from tests.race import test_provider_races as provider_races
 from tests.race import test_total_limit_races as total_races
@@ -268,8 +267,6 @@ class TestCluster(test_base.BaseTestCase):
             self.bindings_move(engines, answers)
         with self.step("claims in pods"):
             self.pods_are_filled(engines)
-        with self.step("limits per pod"):
-            self.limits_per_pod_are_reached()
 
     def bindings_move(self, engines: Sequence[QuotaEngine], answers: Mapping[str, str | None]) -> None:
         """One pod becomes full: the binding of each of its tenants moves once. ``answers``: the pods of the tenants."""
@@ -292,19 +289,6 @@ class TestCluster(test_base.BaseTestCase):
         self.assertEqual((4 * pod_claim_races.TOTAL,) * 2, (sum(claimed), used), claimed)
         self.assertEqual([], engines[0].audit(base.ADMIN))
         self.assertEqual(pod_races.TENANTS, len(engines[0].pods.list_bindings(base.ADMIN)))
-
-    def limits_per_pod_are_reached(self) -> None:
-        """Processes on three nodes claim until the limits of two pods refuse them; not one claim is too many."""
-        engines = self.engines("pod_limits", StrictHierarchy(), **PATIENT)
-        pod_limit_races.add_pods(engines[0])
-        pod_limit_races.set_limits(engines[0])
-        claimed = self.race_on_nodes(engines, pod_limit_races.fill)
-        self.assertEqual(sum(pod_limit_races.LIMITS.values()), sum(claimed), claimed)
-        for pod, limit in pod_limit_races.LIMITS.items():
-            (usage,) = engines[0].list_usages(base.ADMIN, "parent", pod=pod)
-            fits = engines[0].headroom(base.ADMIN, "child", pod=pod)["gpu"].fits
-            self.assertEqual((limit, 0), (usage.usage.limit, fits))
-        self.assertEqual([], engines[0].audit(base.ADMIN))
 
     def a_total_limit_is_switched(self) -> None:
         """On one node, while processes on all nodes reserve and settle: see tests/race/test_total_limit_races.py."""

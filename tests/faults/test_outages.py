@@ -21,14 +21,12 @@ from cyborg_quota import exceptions
 from tests import base, fixtures, hooks, servers
 from tests.faults import outages
 from tests.faults.load import Ledger
-from tests.faults.naive import NaiveLedger
 from tests.servers import machine
 from tests.servers.base import session
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
 KINDS = {kind.name: kind for kind in servers.KINDS}
-OWN_ID = {"mysql": "SELECT CONNECTION_ID()", "postgresql": "SELECT pg_backend_pid()"}
 
 
 class OwnServerTestCase(base.BackendTestCase):
@@ -96,33 +94,10 @@ class TestKilled(OwnServerTestCase):
 class TestDropped(base.BackendTestCase):
     scenarios = fixtures.SCENARIOS[1:]
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "dropped")))
-
     def test_under_load(self) -> None:
-        dropped = outages.drop_connections(self.ledger, 1.0, random.randrange(2**32))
-        self.assertGreater(dropped, 0)
-        report = self.ledger.assert_right()
-        self.assertEqual([], [kind for kind in report.errors if kind != "OverQuota"])
-
-    def test_naive_is_detected(self) -> None:
-        """Answering before the COMMIT loses answered calls."""
-        context = base.Context("p")
-        self.ledger.engine.rollback(context, self.ledger.engine.reserve(context, {"gpu": 1}))
-
-        def drop(connection: sa.Connection) -> None:
-            """Drop this connection, and wait until the server has forgotten it."""
-            with session(self.ledger.url) as killer:
-                backend = killer.dialect.name
-                number = connection.exec_driver_sql(OWN_ID[backend]).scalar_one()
-                others = outages._OTHERS[backend]
-                self.assertIn(number, killer.exec_driver_sql(others).scalars().all())
-                killer.exec_driver_sql(outages._KILL[backend].format(number))
-                machine.wait_until(lambda: number not in killer.exec_driver_sql(others).scalars().all(), 30.0)
-
-        NaiveLedger(self.ledger.url, "p", self.ledger.journal).reserve_and_answer_early(drop)
-        self.assertIn("answered call is lost", " ".join(self.ledger.check().problems))
+        ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "dropped")))
+        self.assertGreater(outages.drop_connections(ledger, 1.0, random.randrange(2**32)), 0)
+        self.assertEqual([], [kind for kind in ledger.assert_right().errors if kind != "OverQuota"])
 
 
 class TestNoConnectionLeft(base.LedgerTestCase):

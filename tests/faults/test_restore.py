@@ -101,18 +101,15 @@ class TestAnswers(RestoreTestCase):
 
     def test_no_other_project_is_charged(self) -> None:
         """IDs are reused after a restore: a cached ID of a project must not select the row of another project."""
+        lost, new = ([base.Context(f"{name}{number}") for number in range(3)] for name in ("lost", "new"))
         self.back_up()
-        for number in range(3):
-            self.quotas.reserve(base.Context(f"lost{number}"), {"gpu": 1})
+        for context in lost:
+            self.quotas.reserve(context, {"gpu": 1})
         self.restore()
         other = self.another_process()
-        for number in range(3):
-            other.reserve(base.Context(f"new{number}"), {"gpu": 1})
-        for number in range(3):
-            self.quotas.reserve(base.Context(f"lost{number}"), {"gpu": 1})
-        for name in ("lost", "new"):
-            found = [other.get_usages(base.Context(f"{name}{number}"))["gpu"].reserved for number in range(3)]
-            self.assertEqual([1, 1, 1], found, name)
+        for quotas, context in [*((other, one) for one in new), *((self.quotas, one) for one in lost)]:
+            quotas.reserve(context, {"gpu": 1})
+        self.assertEqual([1] * 6, [other.get_usages(context)["gpu"].reserved for context in (*lost, *new)])
 
 
 class TestMoves(RestoreTestCase, test_limits.LimitsTestCase):

@@ -19,6 +19,7 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from cyborg_quota.db import connect
+from cyborg_quota.ledger.limit_source import LimitDriver
 from tests import base, fixtures
 from tests.faults import injecting
 from tests.faults.injecting import Injected
@@ -36,21 +37,11 @@ class FaultyHistories(test_model.Histories):
 
     struck: collections.Counter[str]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.rng = random.Random(0)
+    def begin_with(self, limits: LimitDriver, **changes: Any) -> None:
         # Long enough that no series of errors ends the retries, which do not wait.
-        self.engine.close()
-        url = self.database.engine.url.render_as_string(hide_password=False)
-        self.engine = fixtures.make_engine(
-            url,
-            self.limits,
-            batch_rows=3,
-            retry_seconds=60.0,
-            retry_first_wait_seconds=0.0,
-            retry_longest_wait_seconds=0.0,
-        )
-        self.quotas = fixtures.Checked(self.engine, url)
+        patience = {"retry_seconds": 60.0, "retry_first_wait_seconds": 0.0, "retry_longest_wait_seconds": 0.0}
+        super().begin_with(limits, **changes, **patience)
+        self.rng = random.Random(0)
         self.engine.check(base.ADMIN, {"gpu": 1})
         self.injected = Injected(self.engine, self.backend, self.rng, PROBABILITY)
         self.injected.setUp()
