@@ -111,10 +111,8 @@ class TestConstraints(base.LedgerTestCase):
             self.insert("pod_bindings", binding | other)
 
     def test_projects_and_replays(self) -> None:
-        project = {"project_id": "p", "generation": 0}
-        self.insert("projects", project)
-        self.refused("projects", project, "projects", "PRIMARY")
-        self.insert("projects", project | {"project_id": "P"})
-        replay = {"digest": "d", "line": 0, "position": 0}
-        self.insert("replays", replay)
-        self.refused("replays", replay, "replays", "PRIMARY")
+        project, replay = {"project_id": "p", "generation": 0}, {"digest": "d", "line": 0, "position": 0}
+        for table, row, other in (("projects", project, {"project_id": "P"}), ("replays", replay, {"digest": "D"})):
+            self.insert(table, row)
+            self.refused(table, row, table, "PRIMARY")
+            self.insert(table, row | other)
