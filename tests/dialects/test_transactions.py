@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from unittest import mock
 
 import sqlalchemy as sa
@@ -31,21 +30,6 @@ class TestTransactions(base.LedgerTestCase):
             self.database.write(lambda connection: path_state.make_rows(connection, path, KEYS))
         self.assertEqual(2, self.database.read(lambda connection: connection.execute(COUNT).scalar_one()))
         self.assertEqual([(0, 2), (0, 0)], [self.figures(resource=key.resource) for key in KEYS])
-
-    def test_a_lost_connection_is_retried(self) -> None:
-        self.engine.get_usages(self.context)
-        dialect = self.database.engine.dialect
-        execute = dialect.do_execute
-        answers = iter([hooks.disconnect(self.backend)])
-
-        def fail_once(*arguments: Any) -> None:
-            for error in answers:
-                raise error
-            execute(*arguments)
-
-        with mock.patch.object(dialect, "do_execute", fail_once):
-            self.quotas.reserve(self.context, {"gpu": 1})
-        self.assertEqual((0, 1), self.figures())
 
     def test_a_duplicate_key(self) -> None:
         """oslo.db recognizes it."""

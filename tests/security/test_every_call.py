@@ -449,11 +449,6 @@ class TestAdmin(EveryCallTestCase):
                 self.assertIs(type(None), found.kind, (call, found.words))
         self.assert_invariants()
 
-    def test_a_uuid_without_its_project(self) -> None:
-        for call in ("extend", "commit", "release"):
-            getattr(self.quotas, call)(base.ADMIN, [self.uuids["flying"]])
-        self.assertEqual(["released"], self.states(self.uuids["flying"]))
-
     @on_sqlite
     def test_a_string_that_equals_every_other(self) -> None:
         """The project is determined by the characters of its name, and not by the methods of a str subclass."""
