@@ -111,9 +111,6 @@ class TestScrape(server.ApiTestCase):
     def test_answers_without_values(self) -> None:
         """503: the ledger, or the source of the limits, is unavailable."""
         application = LedgerApplication(self.engine, ["*"])
-        self.assertEqual(404, get(application, "/").status_int)
-        refused = get(application, method="POST")
-        self.assertEqual((405, "GET"), (refused.status_int, refused.headers["Allow"]))
         read = self.useFixture(fx.MockPatch("cyborg_quota.metrics.monitoring.Monitoring.read")).mock
         for error, what in (
             (exceptions.DatabaseUnavailable("at mysql://quota:secret@db", 1.0), "ledger"),
