@@ -53,7 +53,6 @@ ELSEWHERE = {
     "curl": "tests.api.test_examples",
     "cyborg-quota capacity import --from cyborg": "tests.cyborgs.test_capacity reads it without Keystone",
     "cyborg-quota capacity import --from placement": "tests.cyborgs.test_capacity",
-    "cyborg-quota list --names": "tests.integration.test_project_names",
     "cyborg-quota project import --from keystone": "tests.integration.test_project_names",
     "cyborg-quota reconcile": "tests.cyborgs.test_reconcile",
     "cyborg-quota set": "tests.integration.test_project_names",

@@ -134,9 +134,6 @@ class TestPages(ProjectNamesTestCase):
             self.assertEqual(bool(shown.output), bool(printed))
             begin = re.sub(r"'physics'.*", "", shown.output.partition("\n")[0])
             self.assertEqual(begin, printed[: len(begin)], shown.place)
-            if "--names" in shown.command:
-                row = shown.output.splitlines()[1].replace("physics", self.named("physics"))
-                self.assertIn(re.sub("^[^,]*", f'"{self.physics}"', row), printed)
 
 
 class TestUnknown(ProjectNamesTestCase):
