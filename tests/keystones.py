@@ -147,7 +147,7 @@ class FakeKeystone:
         return None if parent_id is None else {parent_id: self._parents(parent_id)}
 
     def _page(self, params: Mapping[str, str]) -> Response:
-        """A page of the projects, or of the domains, sorted by id."""
+        """A page of the projects, or of the domains, sorted by id. From release 27 on, a full page has a next one."""
         rows = [
             {
                 "id": name,
@@ -160,10 +160,11 @@ class FakeKeystone:
         ]
         if self.has_pages:
             rows = [row for row in rows if str(row["id"]) > params.get("marker", "")]
-            rows = rows[: int(params.get("limit", len(rows)))]
-        most = len(rows) if self.list_limit is None else self.list_limit
-        body = {"projects": rows[:most], "links": {"next": None}}
-        return Response(200, {**body, "truncated": True} if len(rows) > most else body)
+        most = len(rows) + 1 if self.list_limit is None else self.list_limit
+        is_cut = len(rows) >= most if self.has_pages else len(rows) > most
+        following = "https://keystone/v3/projects?marker=" if is_cut and self.has_pages else None
+        body = {"projects": rows[:most], "links": {"next": following}}
+        return Response(200, {**body, "truncated": True} if is_cut else body)
 
     def _rows(self, what: str) -> list[dict[str, Any]]:
         if what == "registered_limits":

@@ -20,8 +20,7 @@ from cyborg_quota.types.limits import Holding
 def _import(run: base.Run, source: str, *, dry_run: bool, reason: str | None) -> list[RecordedChange]:
     run.engine.limits.require_own_tree()
     projects.require_directory(run.app, f"--from {source}")
-    with base.progress_bar(None, "projects read") as progress:
-        parents = keystone_projects.read_parents(run.conf, progress)
+    parents = keystone_projects.read_parents(run.conf)
     with base.progress_bar(None, "projects placed") as progress:
         return run.engine.limits.import_projects(
             run.context, parents, dry_run=dry_run, progress=progress, reason=reason
@@ -32,11 +31,10 @@ Import = base.generate(
     Operation(
         """Give the projects of Keystone the parents that they have there.
 
-        Reads all projects and domains of Keystone, in pages; [oslo_limit] has the
-        credentials. A project without a parent is placed below its domain. Projects
-        that Keystone does not have keep their parents. Runs in batches, and may run
-        while the services run. After an interruption, run it again. Prints the
-        changes.
+        Reads all projects and domains of Keystone; [oslo_limit] has the credentials. A
+        project without a parent is placed below its domain. Projects that Keystone
+        does not have keep their parents. Runs in batches, and may run while the
+        services run. After an interruption, run it again. Prints the changes.
         """,
         "cyborg-quota project import --from keystone --dry-run",
         _import,

@@ -214,7 +214,7 @@ class TestOrphans(ProjectNamesTestCase):
     def test_many_in_batches(self) -> None:
         """13 projects in batches of 5, of which Keystone has three: two of them, and their domain.
 
-        For the names of many projects, the list of all of them is read, in pages of two here.
+        For the names of many projects, the list of all of them is read.
         """
         ids = [f"p{number:02}" for number in range(10)]
         known = {self.atlas: self.named("atlas"), self.physics: self.named("physics"), self.dom: self.dom_name}
@@ -223,7 +223,6 @@ class TestOrphans(ProjectNamesTestCase):
         self.assertEqual(0, self.call("limits", "import", str(file), "--force").status)
         self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.projects.MAX_LISTED_PROJECTS", 5))
         self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._MAX_SINGLE_REQUESTS", 2))
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.sources.keystone_client._PAGE_SIZE", 2))
         named = {row["project_id"]: row["project_name"] for row in self.good("list", "--names")}
         self.assertEqual({**dict.fromkeys(ids), **known}, named)
         rows = [(one, "gpu", 0, 0, 1, 0, None) for one in ids]

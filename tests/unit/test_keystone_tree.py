@@ -22,7 +22,7 @@ class TestReadParents(base.BaseTestCase):
         self.keystone = keystones.FakeKeystone()
         self.keystone.projects = {"dom": None, "p1": "dom", "p2": "dom", "p3": "dom", "other": None, "q1": "other"}
         self.keystone.parents = {"p2": "p1", "p3": "p2"}
-        self.read: list[int] = []
+        self.keystone.list_limit = 2
         client = keystone_client.KeystoneClient
         self.useFixture(
             fx.MonkeyPatch(
@@ -30,33 +30,29 @@ class TestReadParents(base.BaseTestCase):
                 lambda conf, _connect: client(conf, self.keystone.connect),  # type: ignore[arg-type]
             )
         )
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.sources.keystone_client._PAGE_SIZE", 2))
 
     def parents(self) -> dict[str, str | None]:
-        return keystone_projects.read_parents(keystones.settings(limits__driver="database"), self.read.append)
+        return keystone_projects.read_parents(keystones.settings(limits__driver="database"))
 
     def test_pages(self) -> None:
         self.assertEqual(TREE, self.parents())
         self.assertEqual(
             [
-                "/projects?limit=2",
-                "/projects?marker=p2&limit=2",
-                "/projects?marker=q1&limit=2",
-                "/projects?is_domain=true&limit=2",
-                "/projects?is_domain=true&marker=other&limit=2",
+                "/projects?limit=1000",
+                "/projects?limit=1000&marker=p2",
+                "/projects?limit=1000&marker=q1",
+                "/projects?is_domain=true&limit=1000",
+                "/projects?is_domain=true&limit=1000&marker=other",
             ],
             self.keystone.paths,
         )
-        self.assertEqual(len(TREE), sum(self.read))
 
-    def test_pages_that_keystone_makes_shorter_or_ignores(self) -> None:
-        self.keystone.list_limit = 1
-        self.assertEqual(TREE, self.parents())
-        self.keystone.has_pages, self.keystone.list_limit = False, None
-        self.assertEqual(TREE, self.parents())
-        self.keystone.list_limit = 3
+    def test_a_keystone_without_pages(self) -> None:
+        self.keystone.has_pages = False
         error = self.assertRaises(exceptions.ProjectLookupFailed, self.parents)
         self.assertIn("Keystone truncates its list of projects; raise list_limit", str(error))
+        self.keystone.list_limit = None
+        self.assertEqual(TREE, self.parents())
 
     def test_errors(self) -> None:
         for answer, message in (

@@ -46,7 +46,6 @@ To a token without one of them, and without system scope, Keystone lists the lim
 gives no error.
 """
 
-_PAGE_SIZE: Final = 1000
 _ID: Final = re.compile(r"(?!\.+$)[\w.-]{1,64}", re.ASCII)
 """Any other text cannot be an id of Keystone, and must not become a part of a path."""
 
@@ -299,8 +298,8 @@ class KeystoneClient:
 
     @_reading("domains")
     def domains(self) -> frozenset[str]:
-        """The IDs of all domains. One request."""
-        return frozenset(entry["id"] for entry in self._list("projects", is_domain="true"))
+        """The IDs of all domains."""
+        return frozenset(domain.project_id for domain in self._projects(is_domain="true"))
 
     @_reading("projects")
     def named(self, name: str, **query: str) -> list[Project]:
@@ -308,28 +307,30 @@ class KeystoneClient:
         body = self._get("/projects", {"name": name, **query}, missing=(400, 404))
         return [] if body is None else [_project(entry) for entry in body["projects"]]
 
-    def pages(self) -> Iterator[list[Project]]:
-        """All projects, and then all domains, in pages. Raises TruncatedList.
-
-        A Keystone without pages answers each request with its whole list.
-        """
-        seen: set[str] = set()
-        for query in ({}, {"is_domain": "true"}):
-            marker: dict[str, str] = {}
-            is_last = False
-            while not is_last:
-                with _reading("the projects"):
-                    body = self._get("/projects", {**query, **marker, "limit": str(_PAGE_SIZE)}) or {}
-                    page = [_project(entry) for entry in body["projects"]]
-                new = [project for project in page if project.project_id not in seen]
-                if body.get("truncated") and page and not new:
-                    raise TruncatedList("projects")
-                seen.update(project.project_id for project in new)
-                yield new
-                marker = {"marker": page[-1].project_id} if page else {}
-                is_last = not new or (len(page) < _PAGE_SIZE and not body.get("truncated"))
+    @_reading("the projects")
+    def projects(self) -> list[Project]:
+        """All projects and all domains."""
+        return [*self._projects(), *self._projects(is_domain="true")]
 
     # --- HTTP requests ---
+
+    def _projects(self, **query: str) -> list[Project]:
+        """All projects, or all domains (``is_domain``), in pages. Raises TruncatedList.
+
+        From release 27 on, Keystone cuts this list short at its max_db_limit (1000), and reports that only if ``limit``
+        is given. Before, it had no pages, and ignored ``limit``.
+        """
+        projects: list[Project] = []
+        query["limit"] = "1000"
+        while True:
+            body = self._get("/projects", query) or {}
+            projects += map(_project, body["projects"])
+            if body["links"]["next"] is None:
+                break
+            query["marker"] = projects[-1].project_id
+        if body.get("truncated"):
+            raise TruncatedList("projects")
+        return projects
 
     def _list(self, what: str, **query: str | None) -> list[dict[str, Any]]:
         body = self._get(f"/{what}", {name: value for name, value in query.items() if value is not None})

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Final
 
 from oslo_config import cfg
@@ -15,9 +15,6 @@ from cyborg_quota.limits.sources.cache import LimitSourceError
 
 if TYPE_CHECKING:
     from cyborg_quota.limits.sources.keystone_client import KeystoneClient, Project
-
-MAX_LISTED: Final = 500_000
-"""The maximum number of projects whose ids and names are kept in memory. Projects beyond it cost one request each."""
 
 _MAX_SINGLE_REQUESTS: Final = 20
 """For more projects than these, the list of all projects is cheaper than a request for each."""
@@ -32,18 +29,14 @@ def _lookup() -> Iterator[None]:
         raise exceptions.ProjectLookupFailed(error.reason) from None
 
 
-def read_parents(conf: cfg.ConfigOpts, progress: Callable[[int], None]) -> dict[str, str | None]:
+def read_parents(conf: cfg.ConfigOpts) -> dict[str, str | None]:
     """The parent of each project of Keystone; None for a domain. [oslo_limit] has the credentials.
 
     Raises ConfigurationError, ProjectLookupFailed.
     """
     client = keystone.make_client(conf, "The projects of Keystone need")
-    parents: dict[str, str | None] = {}
     with _lookup():
-        for page in client.pages():
-            parents.update((project.project_id, project.parent_id) for project in page)
-            progress(len(page))
-    return parents
+        return {project.project_id: project.parent_id for project in client.projects()}
 
 
 def make_directory(conf: cfg.ConfigOpts, within_seconds: float | None = None) -> ProjectDirectory:
@@ -101,8 +94,7 @@ class ProjectDirectory:
     def unknown(self, project_ids: Collection[str]) -> list[str]:
         """Those of these ids that neither a project nor a domain has, sorted.
 
-        A list that Keystone cuts short, or that misses a new project, does no harm: an id that is not in it is looked
-        up alone.
+        An id that is not in the list of all projects is looked up alone: the project may be new.
         """
         wanted = set(project_ids)
         if self._names is not None or len(wanted) > _MAX_SINGLE_REQUESTS:
@@ -118,16 +110,7 @@ class ProjectDirectory:
         raise exceptions.UnknownProject(domain, None, what="domain")
 
     def _listed(self) -> dict[str, str]:
-        """The names of all projects and domains by id. Read once. Some are missing if Keystone cuts its list short."""
-        from cyborg_quota.limits.sources.keystone_client import TruncatedList
-
-        if self._names is not None:
-            return self._names
-        listed: dict[str, str] = {}
-        with contextlib.suppress(TruncatedList):
-            for page in self._client.pages():
-                if len(listed) >= MAX_LISTED:
-                    break
-                listed.update((project.project_id, project.name) for project in page)
-        self._names = listed
-        return listed
+        """The names of all projects and domains by id. Read once."""
+        if self._names is None:
+            self._names = {project.project_id: project.name for project in self._client.projects()}
+        return self._names
