@@ -353,7 +353,6 @@ def _component(of: surface.Operation) -> str:
 def _handle(of: surface.Operation, route: Route, call: Call) -> Any:
     """Make the call of an operation with the values of a request, and render what it returns."""
     values = _values(of, call)
-    values.pop(arguments.PROJECT_DOMAIN.name, None)
     if values.pop(arguments.FORCE_PROJECT.name, None) is not None:
         call.require_project(values.get("child_id") or call.project_id)
     if route.marker is not None:

@@ -16,7 +16,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.cli import output, projects
 from cyborg_quota.cli.errors import DONE, REFUSED, print_line
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.surface import formats
+from cyborg_quota.surface import arguments, formats
 from cyborg_quota.surface.operations import Operation
 from cyborg_quota.validation import Context
 
@@ -88,7 +88,7 @@ class Run(command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.allow_abbrev = False  # --project would be --project-domain in a command that has no --project
+        parser.allow_abbrev = False  # a later release may have another option that begins alike
         if self.operation.has_names and isinstance(self, Lister):
             parser.add_argument("--names", action="store_true", help="show the names of the projects, from Keystone")
         self.operation.add_to(parser)
@@ -96,9 +96,8 @@ class Run(command.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         operation, self.parsed = self.operation, parsed_args
-        given = {
-            name: value for name, value in operation.values(vars(parsed_args)).items() if name not in projects.RESOLVED
-        }
+        given = operation.values(vars(parsed_args))
+        given.pop(arguments.FORCE_PROJECT.name, None)  # (projects.resolve has used it)
         if operation.progress is None:
             shown = operation.run(self, parsed_args, **given)
         else:

@@ -16,16 +16,13 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.cli.errors import BadUsage
-from cyborg_quota.surface import arguments, formats
+from cyborg_quota.surface import formats
 
 if TYPE_CHECKING:
     from cyborg_quota.cli.main import Shell
     from cyborg_quota.limits.sources.keystone_projects import ProjectDirectory
 
 LOG = logging.getLogger(__name__)
-
-RESOLVED: Final = (arguments.PROJECT_DOMAIN.name, arguments.FORCE_PROJECT.name)
-"""Arguments that ``resolve`` uses, and the command does not get."""
 
 _NAMED: Final = ("project_id", "parent_id", "child_id", "to_project")
 
@@ -42,44 +39,35 @@ def require_directory(shell: Shell, what: str) -> ProjectDirectory:
 
 
 def resolve(shell: Shell, parsed: argparse.Namespace) -> None:
-    """Replace the names in the arguments of _NAMED by ids.
-
-    Raises UnknownProject, AmbiguousProject, BadUsage.
-    """
-    domain = getattr(parsed, "project_domain", None)
-    given = [name for name in _NAMED if getattr(parsed, name, None) is not None]
-    if domain is not None:
-        if not given:
-            raise BadUsage("--project-domain needs a project.")
-        require_directory(shell, "--project-domain")
-    for name in given:
+    """Replace the names in the arguments of _NAMED by ids. Raises UnknownProject, AmbiguousProject."""
+    for name in _NAMED:
+        if getattr(parsed, name, None) is None:
+            continue
         text = validation.check_name("project_id", getattr(parsed, name))
         checked = name in ("project_id", "child_id") and "force_project" in parsed
         if not (checked and parsed.force_project):
-            text = _resolve(shell, text, domain, checked=checked)
+            text = _resolve(shell, text, checked=checked)
         setattr(parsed, name, text)
 
 
-def _resolve(shell: Shell, text: str, domain: str | None, *, checked: bool) -> str:
+def _resolve(shell: Shell, text: str, *, checked: bool) -> str:
     """The id of a project given by id or name. ``checked``: Keystone must know it; otherwise the ledger suffices.
 
     An id that the ledger has needs no request, so that commands work on it while Keystone is unavailable, and after
     Keystone has deleted the project.
     """
-    may_be_unknown = not checked and domain is None
-    if (may_be_unknown and _LOOKS_LIKE_ID.fullmatch(text)) or not shell.uses_keystone:
+    if (not checked and _LOOKS_LIKE_ID.fullmatch(text)) or not shell.uses_keystone:
         return text
-    if may_be_unknown and shell.engine.limits.is_known_project(shell.context, text):
+    if not checked and shell.engine.limits.is_known_project(shell.context, text):
         return text
     try:
-        return shell.directory.find(text, domain).project_id
-    except exceptions.UnknownProject as error:
-        hint = "If it is the id of a project nevertheless, add --force." if checked and domain is None else ""
-        raise exceptions.UnknownProject(error.project, error.domain, what=error.what, hint=hint) from None
+        return shell.directory.find(text).project_id
+    except exceptions.UnknownProject:
+        hint = "If it is the id of a project nevertheless, add --force." if checked else ""
+        raise exceptions.UnknownProject(text, hint=hint) from None
     except exceptions.ProjectLookupFailed as error:
-        if not (checked and domain is None):
-            raise
-        raise exceptions.ProjectLookupFailed(error.reason, hint="To use an id without Keystone, add --force.") from None
+        hint = "To use an id without Keystone, add --force." if checked else ""
+        raise exceptions.ProjectLookupFailed(error.reason, hint=hint) from None
 
 
 def new_project_notice(shell: Shell, parsed: argparse.Namespace) -> str | None:
@@ -96,7 +84,7 @@ def new_project_notice(shell: Shell, parsed: argparse.Namespace) -> str | None:
 def require_known(shell: Shell, project_ids: Collection[str]) -> None:
     """Raise UnknownProject unless Keystone, which is configured, knows all of these ids."""
     if unknown := shell.directory.unknown(project_ids):
-        raise exceptions.UnknownProject(unknown[0], None, hint="To import nevertheless, add --force.")
+        raise exceptions.UnknownProject(unknown[0], hint="To import nevertheless, add --force.")
 
 
 def with_names(shell: Shell, column_names: Sequence[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:

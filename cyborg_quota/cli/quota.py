@@ -217,7 +217,7 @@ List = base.generate(
         "cyborg-quota list --usage -f json\n  cyborg-quota list --tree --project physics --depth 1",
         _list,
         (
-            *arguments.project(),
+            arguments.project(),
             OneOf(
                 Argument("--usage", action="store_true", help="list the usage"),
                 Argument("--over", action="store_true", help="list what exceeds a limit"),
@@ -289,7 +289,6 @@ Show = base.generate(
         _show,
         (
             Argument("project_id", nargs="?", metavar="PROJECT", help=arguments.PROJECT_HELP),
-            arguments.PROJECT_DOMAIN,
             OneOf(
                 Argument("--usage", action="store_true", help="show the usage and what fits"),
                 Argument("--ancestors", action="store_true", help="also show the limits of its ancestors"),
@@ -311,7 +310,6 @@ _SCOPE: Final = (
         Argument("--total", action="store_true", help="the limit over all projects together"),
     ),
     Argument("--pod", metavar="POD", help="the limit of the project in this pod, in addition to that over all pods"),
-    arguments.PROJECT_DOMAIN,
 )
 
 
@@ -526,7 +524,7 @@ Delete = base.generate(
         "cyborg-quota delete P",
         operations.delete_limits,
         (
-            *arguments.PROJECT,
+            arguments.PROJECT,
             Argument("--pod", metavar="POD", help="remove its limits in this pod instead"),
             arguments.REASON,
         ),
@@ -580,7 +578,6 @@ Check = base.generate(
         "cyborg-quota check gpu=2 P",
         _check,
         (
-            arguments.PROJECT_DOMAIN,
             arguments.operands(
                 "deltas", arguments.amount, "amount", "the amount of a resource, as in gpu=2; and the project"
             ),

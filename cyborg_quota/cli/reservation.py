@@ -33,7 +33,7 @@ Reserve = base.generate(
         "cyborg-quota reserve --project P --consumer ARQ-UUID gpu=1 fpga=2",
         _reserve,
         (
-            *arguments.project(required=True),
+            arguments.project(required=True),
             *arguments.CONSUMER_AND_GROUP,
             Argument(
                 "--expire",
@@ -147,7 +147,7 @@ Resize = base.generate(
         "cyborg-quota resize --project P --consumer VOLUME-UUID gpu=4 --expect gpu=2",
         _resize,
         (
-            *arguments.project(),
+            arguments.project(),
             OneOf(
                 Argument("--consumer", metavar="NAME", help="the consumer that holds the resources; needs --project"),
                 Argument("--reservation", metavar="UUID", help="the UUID of the reservation"),
@@ -183,7 +183,7 @@ Transfer = base.generate(
         "cyborg-quota transfer --project P --consumer ARQ-UUID --to-project Q",
         _transfer,
         (
-            *arguments.project(required=True),
+            arguments.project(required=True),
             Argument("--consumer", required=True, metavar="NAME", help="the consumer that holds the resources"),
             Argument("--to-project", required=True, metavar="PROJECT", help="the project that receives them"),
         ),

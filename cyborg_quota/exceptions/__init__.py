@@ -450,18 +450,11 @@ class TotalLimitNotFound(NotFound, text="There is no total limit for {resources!
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class UnknownProject(QuotaError, text="Keystone has no {what} with the name or id {project!r}{in_domain}. {hint}"):
-    """Keystone has no project (or ``what``: domain) with this id or name."""
+class UnknownProject(QuotaError, text="Keystone has no project with the name or id {project!r}. {hint}"):
+    """Keystone has no project or domain with this id or name."""
 
     project: str
-    domain: str | None
-    what: str = dataclasses.field(default="project", kw_only=True)
     hint: str = dataclasses.field(default="", kw_only=True)
-
-    @property
-    def in_domain(self) -> str:
-        """The domain, for the message."""
-        return "" if self.domain is None else f" in the domain {safe_repr(self.domain)}"
 
 
 class AmbiguousProject(QuotaError):
@@ -477,7 +470,7 @@ class AmbiguousProject(QuotaError):
         named = [f"{project_id} (domain {domain_id})" for project_id, domain_id in self.candidates]
         super().__init__(
             f"{len(named)} projects have the name {safe_repr(project)}: {listed(named, self.MAX_SHOWN)}. Give the id "
-            "of one of them, or its domain (--project-domain)."
+            "of one of them."
         )
 
 

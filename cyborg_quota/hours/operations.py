@@ -201,7 +201,7 @@ OPERATIONS: Final = (
             Argument("--notify-only", action="store_true", help="refuse nothing, and only send notices"),
             arguments.FORCE_PROJECT,
             arguments.REASON,
-            *arguments.PROJECT,
+            arguments.PROJECT,
         ),
         _BUDGET,
         words="budget set",
@@ -249,7 +249,7 @@ OPERATIONS: Final = (
             lambda record: (record.budget.resource, record.budget.resource),
             **page,
         ),
-        (*arguments.PROJECT, *paging.BY_RESOURCE),
+        (arguments.PROJECT, *paging.BY_RESOURCE),
         _BUDGET,
         words="budget show",
         route=Route("GET", _PATH, policy.GET, "budgets", "Budget", attrgetter("budget.resource")),
@@ -268,7 +268,7 @@ OPERATIONS: Final = (
         (
             _amounts("--hours", "the hours of a resource, as in gpu=-12", least=-MAX_AMOUNT, required=True),
             arguments.REASON,
-            *arguments.PROJECT,
+            arguments.PROJECT,
         ),
         _BUDGET,
         words="budget adjust",
@@ -285,7 +285,7 @@ OPERATIONS: Final = (
         (
             Argument("--resource", metavar="NAME", help="only the budget of this resource"),
             arguments.REASON,
-            *arguments.PROJECT,
+            arguments.PROJECT,
         ),
         words="budget delete",
         route=Route("DELETE", _PATH, policy.RULE, status=204),
@@ -305,7 +305,7 @@ OPERATIONS: Final = (
         (
             Argument("--from", rest="from", dest="start", help="the first month (default: the present one)", **_MONTH),
             Argument("--to", dest="until", rest="to", help="the last month (default: the present one)", **_MONTH),
-            *arguments.project(),
+            arguments.project(),
             Argument("--tree", action="store_true", help="also the projects that are below the project now"),
             paging.LIMIT,
             paging.marker(

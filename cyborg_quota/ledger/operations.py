@@ -51,7 +51,7 @@ OPERATIONS: Final = (
         "cyborg-quota reservation list --project P --state reserved -f json",
         lambda caller, **given: caller.engine.list_reservations(caller.elevated, **given),
         (
-            *arguments.project(),
+            arguments.project(),
             Argument("--state", choices=STATES, help="only reservations in this state"),
             *arguments.CONSUMER_AND_GROUP,
             paging.LIMIT,

@@ -375,7 +375,6 @@ OPERATIONS: Final = (
         _add,
         (
             Argument("child_id", metavar="PROJECT", rest="project_id", schema=NAME, help=arguments.PROJECT_HELP),
-            arguments.PROJECT_DOMAIN,
             arguments.FORCE_PROJECT,
             Argument(
                 "--parent",
@@ -403,7 +402,7 @@ OPERATIONS: Final = (
         "cyborg-quota project set higgs --parent physics",
         set_parent,
         (
-            *arguments.PROJECT,
+            arguments.PROJECT,
             arguments.FORCE_PROJECT,
             OneOf(
                 Argument("--parent", dest="parent_id", metavar="PROJECT", help="the parent, which must be known"),
@@ -426,7 +425,7 @@ OPERATIONS: Final = (
         "Remove a project that has no usage and no children, together with its limits.",
         "cyborg-quota project delete higgs",
         lambda caller, **given: caller.engine.limits.remove_project(caller.elevated, **given),
-        (*arguments.PROJECT, arguments.REASON),
+        (arguments.PROJECT, arguments.REASON),
         words="project delete",
         route=Route("DELETE", f"{_QUOTA}/tree", policy.SET_PARENT, status=204, errors=(409,)),
     ),
@@ -439,7 +438,7 @@ OPERATIONS: Final = (
         "cyborg-quota override list --project P",
         _overrides,
         (
-            *arguments.project(),
+            arguments.project(),
             paging.LIMIT,
             paging.marker("ID", "start after the override with this id"),
             paging.RESOURCE,
@@ -461,7 +460,7 @@ OPERATIONS: Final = (
             Argument(
                 "override_id", nargs="+", load=lambda text: [text], metavar="ID", help="the id, as in `override list`"
             ),
-            *arguments.project(),
+            arguments.project(),
             arguments.REASON,
         ),
         words="override delete",
@@ -488,7 +487,7 @@ OPERATIONS: Final = (
         ),
         (
             Argument("--subject", rest=None, choices=SUBJECTS, help="only changes of this"),
-            *arguments.project(),
+            arguments.project(),
             Argument("--resource", rest=None, metavar="NAME", help="only this resource"),
             Argument("--provider", rest=None, metavar="PROVIDER", help="only of this provider: a name or UUID"),
             Argument("--pod", rest=None, metavar="NAME", help="only of this pod, and of limits in it"),

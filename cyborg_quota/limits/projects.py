@@ -138,7 +138,7 @@ class Projects(Subject):
         if self._directory is None or self.is_known_project(context, project_id):
             return
         if self._directory().get(project_id) is None:
-            raise exceptions.UnknownProject(project_id, None)
+            raise exceptions.UnknownProject(project_id)
 
     @admin_call
     def move_project(

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from cyborg_quota.osc.client import QuotaClient, project_id, quoted
+from cyborg_quota.osc.client import DOMAIN, QuotaClient, project_id, quoted
 from cyborg_quota.surface import arguments, formats, paging
 from cyborg_quota.surface.operations import (
     Column,
@@ -99,12 +99,10 @@ def remote(operation: Operation) -> Any:
         for column in operation.columns
         if column.schema is not None and column.cell is not None
     ]
-    # The arguments that the REST API has, and those that choose another value of one.
-    offered = [
-        argument
-        for argument in operation.arguments
-        if isinstance(argument, OneOf) or argument.rest is not None or argument is arguments.PROJECT_DOMAIN
-    ]
+    # The arguments that the REST API has, those that choose another value of one, and the domain of a project's name.
+    offered = [argument for argument in operation.arguments if isinstance(argument, OneOf) or argument.rest is not None]
+    if any(argument.name in _PROJECTS for argument in flat(offered)):
+        offered.append(DOMAIN)
     call = functools.partial(_call, operation, route)
     return generate(dataclasses.replace(operation, call=call, arguments=offered, columns=shown, noun=None))
 

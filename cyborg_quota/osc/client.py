@@ -85,12 +85,12 @@ def _message(answer: Any) -> str:
         return f"The service answered HTTP {answer.status_code} {answer.reason}."
 
 
-_DOMAIN: Final = Argument(
+DOMAIN: Final = Argument(
     "--project-domain",
     metavar="<project-domain>",
     help="Domain of the project (name or ID), if several projects have this name.",
 )
-PROJECT: Final = (Argument("project", metavar="<project>", help="Project (name or ID)."), _DOMAIN)
+PROJECT: Final = (Argument("project", metavar="<project>", help="Project (name or ID)."), DOMAIN)
 OWN_PROJECT: Final = (
     Argument(
         "project",
@@ -98,7 +98,7 @@ OWN_PROJECT: Final = (
         nargs="?",
         help="Project (name or ID). Default: the project of the token.",
     ),
-    _DOMAIN,
+    DOMAIN,
 )
 
 

@@ -13,13 +13,12 @@ from typing import Any, Final
 from osc_lib import exceptions
 
 from cyborg_quota.osc.base import Run, each, generate, remote
-from cyborg_quota.osc.client import OWN_PROJECT, PROJECT, quoted
+from cyborg_quota.osc.client import DOMAIN, OWN_PROJECT, PROJECT, quoted
 from cyborg_quota.surface import arguments, formats, table
 from cyborg_quota.surface.operations import Argument, Column, Columns, OneOf, Operation, Table, entries, sentences
 from cyborg_quota.types import is_unbounded
 
 _REASON: Final = Argument("--reason", metavar="<reason>", help="Reason for the change, which the history shows.")
-_DOMAIN: Final = OWN_PROJECT[1]
 
 
 def _pod(help_text: str) -> Argument:
@@ -305,7 +304,7 @@ SetQuota = generate(
                 "limit",
                 "New limits of resources, as in gpu=20 (-1 means unlimited); and the project (name or ID).",
             ),
-            _DOMAIN,
+            DOMAIN,
             *_SCOPE,
             Argument(
                 "--from",
@@ -373,7 +372,7 @@ UnsetQuota = generate(
             ),
             *_SCOPE,
             Argument("project", metavar="<project>", nargs="?", help="Project (name or ID)."),
-            _DOMAIN,
+            DOMAIN,
         ),
     )
 )
@@ -416,7 +415,7 @@ CheckQuota = generate(
                 "Amounts of resources that are requested together, as in gpu=2; and the project (name or ID; default: "
                 "the project of the token).",
             ),
-            _DOMAIN,
+            DOMAIN,
             _pod("Consider also the limits in this pod."),
         ),
         (

@@ -267,7 +267,7 @@ OPERATIONS: Final = (
             caller.elevated, zone, affinity, deltas or None, project_id
         ),
         (
-            *arguments.project(required=True, rest="select.project_id"),
+            arguments.project(required=True, rest="select.project_id"),
             Argument(
                 "--zone",
                 rest="select.availability_zone",
@@ -293,7 +293,7 @@ OPERATIONS: Final = (
         "cyborg-quota pod binding list --project film --history",
         lambda caller, **given: caller.engine.pods.list_bindings(caller.elevated, **given),
         (
-            *arguments.project(),
+            arguments.project(),
             Argument("--pod", metavar="POD", help="only those to this pod"),
             Argument("--history", action="store_true", help="also those that ended"),
             paging.LIMIT,
@@ -309,7 +309,7 @@ OPERATIONS: Final = (
         lambda caller, name, **given: caller.engine.pods.move_binding(caller.elevated, pod=name, **given),
         (
             Argument("name", rest="pod", metavar="POD", help="the name of the pod"),
-            *arguments.project(required=True),
+            arguments.project(required=True),
             Argument(
                 "--zone",
                 rest="availability_zone",
@@ -333,7 +333,7 @@ OPERATIONS: Final = (
         "cyborg-quota pod binding delete --project film --zone az1",
         _end,
         (
-            *arguments.project(),
+            arguments.project(),
             Argument(
                 "--zone",
                 rest="availability_zone",

@@ -128,21 +128,13 @@ def operands(name: str, parse: Callable[[str], tuple[str, int]], what: str, text
 
 
 PROJECT_HELP: Final = "the project's ID or, if Keystone is configured, its name"
-PROJECT_DOMAIN: Final = Argument(
-    "--project-domain",
-    rest=None,
-    metavar="DOMAIN",
-    help="the domain of the project (ID or name), for a name that several domains have",
-)
-
-
-PROJECT: Final = (Argument("project_id", metavar="PROJECT", help=PROJECT_HELP), PROJECT_DOMAIN)
+PROJECT: Final = Argument("project_id", metavar="PROJECT", help=PROJECT_HELP)
 """The project as a positional argument."""
 
 
-def project(**details: Any) -> tuple[Argument, ...]:
-    """--project and --project-domain. The name of a project is resolved before the command runs."""
-    return Argument("--project", dest="project_id", metavar="PROJECT", help=PROJECT_HELP, **details), PROJECT_DOMAIN
+def project(**details: Any) -> Argument:
+    """--project. The name of a project is resolved before the command runs."""
+    return Argument("--project", dest="project_id", metavar="PROJECT", help=PROJECT_HELP, **details)
 
 
 FORCE_PROJECT: Final = Argument(
@@ -208,7 +200,7 @@ CONSUMER_AND_GROUP: Final = (
 )
 SELECTION: Final = (
     Argument("reservations", nargs="*", metavar="UUID", help="the UUIDs of reservations"),
-    *project(),
+    project(),
     *CONSUMER_AND_GROUP,
 )
 """The selection of reservations: UUIDs, or --consumer or --group together with --project."""

@@ -86,7 +86,6 @@ class ProjectNamesTest(base.CliTestCase):
             self.assertIn(self.reason, error)
             self.assertNotIn("--force", error)
             self.assertNotIn("not-to-be-seen", error)
-        self.assertIn(self.reason, self.refused(1, "show", "--usage", "p1", "--project-domain", "d"))
         self.assertIn(self.reason, self.refused(1, "project", "list", "--orphans"))
 
     def test_an_id_does_not(self) -> None:

@@ -57,20 +57,17 @@ class ProjectDirectory:
         self._names: dict[str, str] | None = None
 
     @_lookup()
-    def find(self, text: str, domain: str | None = None) -> Project:
+    def find(self, text: str) -> Project:
         """The project with this id or name; else the domain with this name. An id takes precedence over a name.
 
-        ``domain``: the id or the name of the project's domain. Raises UnknownProject, AmbiguousProject.
+        Raises UnknownProject, AmbiguousProject.
         """
-        domain_id = None if domain is None else self._domain_id(domain)
         by_id = self._client.project(text)
-        if by_id is not None and domain_id in (None, by_id.domain_id):
+        if by_id is not None:
             return by_id
-        projects = self._client.named(text, **({} if domain_id is None else {"domain_id": domain_id}))
-        if not projects and domain_id is None:
-            projects = self._client.named(text, is_domain="true")
+        projects = self._client.named(text) or self._client.named(text, is_domain="true")
         if not projects:
-            raise exceptions.UnknownProject(text, domain)
+            raise exceptions.UnknownProject(text)
         if len(projects) > 1:
             raise exceptions.AmbiguousProject(text, [(project.project_id, project.domain_id) for project in projects])
         return projects[0]
@@ -100,14 +97,6 @@ class ProjectDirectory:
         if self._names is not None or len(wanted) > _MAX_SINGLE_REQUESTS:
             wanted -= self._listed().keys()
         return [project_id for project_id in sorted(wanted) if self._client.project(project_id) is None]
-
-    def _domain_id(self, domain: str) -> str:
-        by_id = self._client.project(domain)
-        if by_id is not None and by_id.domain_id is None:
-            return by_id.project_id
-        for project in self._client.named(domain, is_domain="true"):
-            return project.project_id
-        raise exceptions.UnknownProject(domain, None, what="domain")
 
     def _listed(self) -> dict[str, str]:
         """The names of all projects and domains by id. Read once."""
