@@ -7,16 +7,14 @@ rules, only RULE, ADD_CHILD, SEE_PODS and FITS_RULE also apply to programs that 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from oslo_config import cfg
 
-from cyborg_quota import exceptions, forks, validation
+from cyborg_quota import exceptions, validation
 from cyborg_quota.conf import loading
 from cyborg_quota.types import Headroom, HistoryEntry, Over
 from cyborg_quota.validation import Context
@@ -223,35 +221,19 @@ def _operations(operations: Iterable[tuple[str, str]]) -> list[Any]:
     return [{"method": method, "path": path} for method, path in operations]
 
 
-RELOAD_SECONDS: Final = 1.0
-"""How long the rules and the decisions are used before the policy file is looked at again."""
-
-
-class _LoadedRules(NamedTuple):
-    """The rules of one moment, which no reload changes, and the decisions that were made with them."""
-
-    enforcer: Any
-    decisions: dict[Any, bool]
-    loaded_at: float
-
-
 class Policy:
     """Evaluates the rules. Without a configuration, only an admin's context is allowed.
 
-    The first evaluation registers oslo.policy's options on ``conf`` and reads the policy file. The file is read again
-    within RELOAD_SECONDS after it has changed. A decision is used again for the same time, also one that depends on an
-    ``http:`` check: the two rules of a GET are a third of the processor time of the call.
+    The first evaluation registers oslo.policy's options on ``conf`` and reads the policy file. A file that cannot be
+    used is read again at the next evaluation; one that has changed, at the next start of the program. A decision is
+    used again within its second, also one that depends on an ``http:`` check: oslo.policy inspects the signature of
+    each check, so that the two rules of a GET would be a tenth of the processor time of the call.
     """
 
     def __init__(self, conf: cfg.ConfigOpts | None = None) -> None:
         self._conf = conf
-        self._loader: Any = None
-        self._loaded: _LoadedRules | None = None
-        forks.register(self)
-
-    def renew_after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent may hold."""
-        self._loading = threading.Lock()
+        self._enforcer: Any = None
+        self._decided: tuple[int, dict[Any, bool]] = (0, {})  # those of one second
 
     def may_set(self, context: Context, project_id: str, parent_id: str | None) -> bool:
         """Whether the context may set this project's limit. Raises ConfigurationError for an invalid file."""
@@ -275,48 +257,27 @@ class Policy:
         named = {"project_id": project_id, "parent_id": parent_id}
         target = {name: value for name, value in named.items() if value is not None}
         try:
-            enforcer, decisions, _ = self._rules(self._conf)
+            if self._enforcer is None:  # (Two threads may make one each.)
+                self._enforcer = _load(self._conf)
+            second = int(time.monotonic())
+            if second != self._decided[0]:
+                self._decided = (second, {})
+            decisions = self._decided[1]
             held = tuple((name, value if isinstance(value, str) else repr(value)) for name, value in creds.items())
             key = (rule, project_id, parent_id, held)
             if key not in decisions:
-                decisions[key] = bool(enforcer.enforce(rule, target, creds))
+                decisions[key] = bool(self._enforcer.enforce(rule, target, creds))
             return decisions[key]
         except (cfg.Error, ValueError, OSError, SyntaxError) as error:
             raise exceptions.ConfigurationError(f"[oslo_policy] policy_file cannot be used: {error}") from error
 
-    def _rules(self, conf: cfg.ConfigOpts) -> _LoadedRules:
-        """The present rules. One thread loads them; meanwhile, others use the previous rules, or wait for the first.
 
-        They are loaded here and not in each call of ``enforce``, which looks for the policy file and its directories
-        in all directories of the configuration.
-        """
-        loaded = self._loaded
-        if loaded is not None and time.monotonic() - loaded.loaded_at < RELOAD_SECONDS:
-            return loaded
-        if not self._loading.acquire(blocking=loaded is None):
-            assert loaded is not None
-            return loaded
-        try:
-            if self._loaded is loaded:  # (else, another thread has loaded them while this one waited)
-                self._loaded = self._load(conf)
-            assert self._loaded is not None
-            return self._loaded
-        finally:
-            self._loading.release()
-
-    def _load(self, conf: cfg.ConfigOpts) -> _LoadedRules:
-        """Load the rules. oslo.policy first replaces them by those of the file and then adds the defaults.
-
-        Therefore others get a copy. The enforcer is created at the first use: the import takes 0.1 s, and few commands
-        need it.
-        """
-        if self._loader is None:
-            self._loader = make_enforcer(conf)
-        began = time.monotonic()
-        self._loader.load_rules()
-        enforcer = copy.copy(self._loader)  # (a load replaces the rules of the loader, and not those of the copies)
-        enforcer.use_conf = False  # it does not load the rules itself
-        return _LoadedRules(enforcer, {}, began)
+def _load(conf: cfg.ConfigOpts) -> Any:
+    """An enforcer with the rules of now. It is made at the first use: the import takes 0.1 s; few commands need it."""
+    enforcer = make_enforcer(conf)
+    enforcer.load_rules()
+    enforcer.use_conf = False  # (otherwise, each evaluation looks for the file in all directories)
+    return enforcer
 
 
 def without_pods(records: Sequence[Named]) -> list[Named]:

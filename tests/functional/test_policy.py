@@ -7,13 +7,11 @@ import dataclasses
 import datetime
 import os
 import pathlib
-import threading
 from typing import Any
 from unittest import mock
 
 import fixtures as fx
 from oslo_config import cfg
-from oslo_policy import policy as oslo_policy
 
 from cyborg_quota import ANY, Headroom, QuotaEngine, exceptions, policy
 from tests import base, fixtures
@@ -153,61 +151,19 @@ class TestPolicyFile(PolicyTestCase):
     def write(self, text: str) -> None:
         self.rules.write_text(text)
         self.engine._authority = self.admin._authority = policy.Policy(self.conf)
-        policy.Policy(self.conf)._rules(self.conf)  # registers the options
+        policy.make_enforcer(self.conf)  # registers the options
         self.conf.set_override("policy_file", str(self.rules), "oslo_policy")
 
-    def test_a_changed_file(self) -> None:
-        """It is looked at once in RELOAD_SECONDS, and not in each evaluation."""
+    def test_it_is_read_once(self) -> None:
         self.write('"cyborg_quota:limit:set": "role:quota_manager"\n')
         manager = User("elsewhere", roles=["quota_manager"])
-        self.patch(policy, "RELOAD_SECONDS", 3600.0)
         rules = policy.Policy(self.conf)
         self.assertTrue(rules.may_set(manager, "higgs", None))
         self.rules.write_text('"cyborg_quota:limit:set": "role:somebody_else"\n')
         os.utime(self.rules, (2**31, 2**31))
         with mock.patch.object(cfg.ConfigOpts, "find_file", side_effect=AssertionError):
             self.assertTrue(rules.may_set(manager, "higgs", None))
-        self.patch(policy, "RELOAD_SECONDS", 0.0)
-        self.assertFalse(rules.may_set(manager, "higgs", None))
-
-    def test_threads_beside_a_reload(self) -> None:
-        """oslo.policy first replaces the rules by those of the file, then adds the defaults: nobody sees the first."""
-        self.write('"cyborg_quota:limit:set": "role:quota_manager"\n')
-        clock = self.useFixture(fx.MockPatchObject(policy.time, "monotonic", return_value=100.0)).mock
-        rules, reader = policy.Policy(self.conf), User("higgs", roles=["reader"])
-        self.assertTrue(rules.permits(policy.GET, reader, "higgs"))
-        os.utime(self.rules, (2**31, 2**31))
-        clock.return_value += policy.RELOAD_SECONDS
-        before, replaced, answered = threading.Event(), threading.Event(), threading.Event()
-        load_rules, replace_rules = oslo_policy.Enforcer.load_rules, oslo_policy.Enforcer.set_rules
-        proceed = threading.Event()
-
-        def set_rules(*arguments: Any, **options: Any) -> None:
-            if threading.current_thread() is not loader:
-                return replace_rules(*arguments, **options)
-            before.set()
-            self.assertTrue(proceed.wait(60))
-            replace_rules(*arguments, **options)
-            replaced.set()
-            return self.assertTrue(answered.wait(60))
-
-        def load_then_wait(*arguments: Any) -> None:
-            """Another thread that loads at the same time; or that only evaluates, which calls this too."""
-            load_rules(*arguments)
-            if threading.current_thread() is not loader:
-                proceed.set()
-                self.assertTrue(replaced.wait(60))
-
-        self.patch(oslo_policy.Enforcer, "set_rules", set_rules)
-        self.patch(oslo_policy.Enforcer, "load_rules", load_then_wait)
-        loader = threading.Thread(target=rules.permits, args=(policy.GET, reader, "higgs"))
-        loader.start()
-        self.assertTrue(before.wait(60))
-        seen = [rules.permits(policy.LIST, User("nova", roles=["service"]), name) for name in ("p1", "p2")]
-        answered.set()
-        loader.join()
-        self.assertEqual([True, True], seen)
-        self.assertTrue(rules.permits(policy.GET, reader, "higgs"))
+        self.assertFalse(policy.Policy(self.conf).may_set(manager, "higgs", None))
 
     def test_a_file_that_is_wrong(self) -> None:
         """And one whose rule binds admins too."""
