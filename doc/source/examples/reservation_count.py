@@ -19,7 +19,7 @@ RESERVATION_COUNT = Operation(
     "Count the reservations that match all given options.",
     "cyborg-quota reservation count --project P --state reserved",
     _count,
-    (*arguments.project(), Argument("--state", choices=STATES, help="only reservations in this state")),
+    (arguments.project(), Argument("--state", choices=STATES, help="only reservations in this state")),
     numbered(Column("count", schema=COUNT)),
     is_list=False,
     words="reservation count",
