@@ -395,7 +395,7 @@ class Capacity(EnforcedSubject):
     def notices(self, context: Context) -> list[CapacityNotice]:
         """The inventories that crossed a threshold of their capacity since the last call, by any host.
 
-        After them, the resources whose capacity at all providers together did (provider None).
+        After them, the resources whose capacity at all providers together did (owner None).
         """
         thresholds, least = sorted(self._enforcer.parts.thresholds), self._enforcer.parts.least_capacity
         stored = self._untimed.read(
@@ -406,7 +406,7 @@ class Capacity(EnforcedSubject):
         )
         notices = []
         for inventory_id, last in stored:
-            now = level(last.used, last.capacity, thresholds, 0 if inventory_id is None else least)
+            now = level(last.used, last.limit, thresholds, 0 if inventory_id is None else least)
             if inventory_id is None:
                 claim = functools.partial(tables.claim_notice_level, resource=last.resource)
             else:

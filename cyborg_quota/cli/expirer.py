@@ -34,7 +34,7 @@ from cyborg_quota.conf import loading, resource_rules
 from cyborg_quota.cyborg import cyborg_host
 from cyborg_quota.cyborg.repair import Repair
 from cyborg_quota.metrics import setup as metrics
-from cyborg_quota.types.capacity import COLLECT_SECONDS, CapacityNotice
+from cyborg_quota.types.capacity import COLLECT_SECONDS
 
 LOG = logging.getLogger(__name__)
 
@@ -105,8 +105,8 @@ class Maintenance:
         sent = 0
         for source in (self._engine, *self._engine.subjects.values()):
             notices = source.notices(self._context)
-            # A summary of many inventories must not hide that a resource is nearly full.
-            totals = [notice for notice in notices if isinstance(notice, CapacityNotice) and notice.provider is None]
+            # A summary of many must not hide that a total limit or a resource is nearly full.
+            totals = [notice for notice in notices if notice.owner is None]
             notifications.notify_all([notice for notice in notices if notice not in totals], self._send)
             notifications.notify_all(totals, self._send)
             sent += len(notices)

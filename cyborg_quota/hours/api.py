@@ -294,8 +294,8 @@ class Hours(EnforcedSubject):
             claim = functools.partial(tables.claim_notified, key=budget.key)
             # (A period that has ended, by the clock of another node, is not notified again.)
             if (period, level) > last and self._database.claim(claim, last, (period, level)):
-                before, since = last[1] if last[0] == period else 0, f"{use.begins:%Y-%m-%d}"
-                notices.append(BudgetNotice(*budget.key[:2], use.hours, round(use.spent, 1), since, before, level))
+                before = last[1] if last[0] == period else 0
+                notices.append(BudgetNotice(*budget.key[:2], use.hours, round(use.spent, 1), before, level))
         return notices
 
     # --- the report ---

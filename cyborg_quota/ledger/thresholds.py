@@ -21,7 +21,7 @@ OVER: Final = 101
 """The level of usage above the limit. Thresholds are at most 100 percent."""
 
 
-def level(held: int, limit: int, thresholds: Sequence[int], least_limit: int = 0) -> int:
+def level(held: float, limit: float, thresholds: Sequence[int], least_limit: int = 0) -> int:
     """The highest threshold (percent) that ``held`` has reached; 0 if none; OVER if it exceeds the limit.
 
     A limit below ``least_limit`` has no thresholds.
@@ -60,5 +60,6 @@ class ThresholdNotifier:
             current = level(usage, limit, self._thresholds, self._least_limit)
             change = functools.partial(usages.claim_notified_level, project_id=project_id, resource=resource)
             if current != notified and self._database.claim(change, notified, current):
-                notices.append(Notice(project_id, resource, limit, usage, notified, current))
+                owner = None if project_id == TOTAL else project_id
+                notices.append(Notice(owner, resource, limit, usage, notified, current))
         return notices

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeVar, get_args
 
 if TYPE_CHECKING:
     from cyborg_quota.types.hours import BudgetUse
@@ -549,30 +549,36 @@ class TotalLimit:
     promised: int = 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Notice:
-    """The usage of a project has crossed a threshold of its limit; or that of all, of the total limit (TOTAL).
+    """What is used of a limit has crossed a threshold; here, of the limit of a project. Each other kind is a subclass.
 
+    ``owner`` None: all projects together, or all providers. ``used``: of a project, also what it has reserved.
     ``before`` and ``now`` are the highest thresholds reached, in percent. 0: none. 101: more than the limit.
     """
 
-    project_id: str
+    OWNER: ClassVar[str] = "project"
+    BOUND: ClassVar[str] = "limit"
+    EVENT: ClassVar[str] = "cyborg_quota.threshold"
+    SHOWN_BY: ClassVar[str] = "`cyborg-quota list --over` and `list --usage` show"
+
+    owner: str | None
     resource: str
-    limit: int
-    held: int
+    limit: float
+    used: float
     before: int
     now: int
 
     def __str__(self) -> str:
-        owner = "all projects" if self.project_id == TOTAL else f"project {self.project_id}"
-        return f"{owner}, resource {self.resource}: {self.where} (held {self.held}, limit {self.limit})"
+        owner = f"all {self.OWNER}s" if self.owner is None else f"{self.OWNER} {self.owner}"
+        return f"{owner}, resource {self.resource}: {self.where} (used {self.used}, {self.BOUND} {self.limit})"
 
     @property
     def where(self) -> str:
         """The level that was reached, in words."""
         if self.now in (0, 101):
-            return "over the limit" if self.now else "below every threshold"
-        return "at the limit" if self.held == self.limit else f"at {self.now} % of the limit"
+            return f"over the {self.BOUND}" if self.now else "below every threshold"
+        return f"at the {self.BOUND}" if self.used == self.limit else f"at {self.now} % of the {self.BOUND}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, Literal, NamedTuple
 
 from cyborg_quota.types import UNLIMITED, Notice
-from cyborg_quota.types.hours import BudgetNotice
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,74 +132,24 @@ class ResourceUse(NamedTuple):
     used: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CapacityNotice:
-    """The use of an inventory has crossed a threshold of its capacity. ``before`` and ``now``: as those of Notice.
+class CapacityNotice(Notice):
+    """Of an inventory; or of the resource at all providers together (``owner`` None).
 
-    ``provider`` None: of the resource at all providers together; a provider whose use exceeds its capacity counts as
-    full. ``used``: what is in use, here and elsewhere.
+    ``used``: what is in use, here and elsewhere. Of all providers together, one whose use exceeds its capacity counts
+    as full.
     """
 
-    provider: str | None
-    resource: str
-    capacity: int
-    used: int
-    before: int
-    now: int
-
-    def __str__(self) -> str:
-        where = "all providers" if self.provider is None else f"provider {self.provider}"
-        return f"{where}, resource {self.resource}: {self.where} (used {self.used}, capacity {self.capacity})"
-
-    @property
-    def where(self) -> str:
-        """The level that was reached, in words."""
-        if self.now in (0, 101):
-            return "over the capacity" if self.now else "below every threshold"
-        return "full" if self.used == self.capacity else f"at {self.now} % of the capacity"
+    OWNER, BOUND = "provider", "capacity"
+    EVENT = "cyborg_quota.capacity_threshold"
+    SHOWN_BY = "`cyborg-quota inventory list` shows"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PodNotice:
-    """The use of a resource of a pod has crossed the threshold of the pod.
+class PodNotice(Notice):
+    """Of a resource of a pod. The threshold is that of the pod."""
 
-    ``before`` and ``now`` are the threshold, in percent, on the side where it is reached, and 0 on the other.
-    """
-
-    pod: str
-    resource: str
-    capacity: int
-    used: int
-    before: int
-    now: int
-
-    def __str__(self) -> str:
-        return f"pod {self.pod}, resource {self.resource}: {self.where} (used {self.used}, capacity {self.capacity})"
-
-    @property
-    def where(self) -> str:
-        """The side of the threshold, in words."""
-        if not self.now:
-            return f"below the threshold of {self.before} % of the capacity"
-        return f"at the threshold of {self.now} % of the capacity"
-
-
-AnyNotice = Notice | CapacityNotice | PodNotice | BudgetNotice
-EVENTS: Final[Mapping[type[AnyNotice], str]] = {
-    Notice: "cyborg_quota.threshold",
-    CapacityNotice: "cyborg_quota.capacity_threshold",
-    PodNotice: "cyborg_quota.pod_threshold",
-    BudgetNotice: "cyborg_quota.budget_threshold",
-}
-"""The types of their notifications."""
-
-SHOWN_BY: Final[Mapping[type[AnyNotice], tuple[str, str]]] = {
-    Notice: ("projects", "`cyborg-quota list --over` and `list --usage` show"),
-    CapacityNotice: ("inventories", "`cyborg-quota inventory list` shows"),
-    PodNotice: ("resources of pods", "`cyborg-quota pod usage list` shows"),
-    BudgetNotice: ("budgets", "`cyborg-quota budget list --above 80` shows"),
-}
-"""What the notices of a kind are about, and the commands that show that."""
+    OWNER, BOUND = "pod", "capacity"
+    EVENT = "cyborg_quota.pod_threshold"
+    SHOWN_BY = "`cyborg-quota pod usage list` shows"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

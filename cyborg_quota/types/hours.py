@@ -8,7 +8,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from cyborg_quota.types import Constraint, Counters, UsageKey
+from cyborg_quota.types import Constraint, Counters, Notice, UsageKey
 
 HOUR: Final = 3600
 """Seconds."""
@@ -153,29 +153,12 @@ class BudgetPeriod:
         return Constraint(self.budget.project_id, self.budget.resource, limit, "budget", budget=self.use(row, at))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class BudgetNotice:
-    """What is spent of a budget has reached a threshold. ``before`` and ``now``: as those of Notice, in this period.
+class BudgetNotice(Notice):
+    """Of a budget, in hours of the present period, with what was carried."""
 
-    ``hours``: with what was carried; ``since``: the first day of the period.
-    """
-
-    project_id: str
-    resource: str
-    hours: float
-    spent: float
-    since: str
-    before: int
-    now: int
-
-    def __str__(self) -> str:
-        spent = f"spent {self.spent} of {_text(self.hours)} hours since {self.since}"
-        return f"project {self.project_id}, resource {self.resource}: {self.where} ({spent})"
-
-    @property
-    def where(self) -> str:
-        """The level that was reached, in words."""
-        return f"at {self.now} % of the budget"
+    BOUND = "budget"
+    EVENT = "cyborg_quota.budget_threshold"
+    SHOWN_BY = "`cyborg-quota budget list --above 80` shows"
 
 
 class MonthlyUsage(NamedTuple):

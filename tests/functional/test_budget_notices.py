@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
 
 import fixtures as fx
@@ -36,9 +35,9 @@ class TestNotices(HoursTestCase):
         self.assertEqual([], self.take_notices())
         self.spend(1)
         (notice,) = self.hours.notices(ADMIN)
-        since = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-01}"
-        spent = f"spent 800.0 of 1000 hours since {since}"
-        self.assertEqual(f"project physics, resource gpu: at 80 % of the budget ({spent})", str(notice))
+        self.assertEqual(
+            "project physics, resource gpu: at 80 % of the budget (used 800.0, budget 1000.0)", str(notice)
+        )
         self.spend(150)
         self.assertEqual([], self.take_notices())
         self.hours.adjust(ADMIN, {"gpu": -300}, "physics")
@@ -83,8 +82,8 @@ class TestNotices(HoursTestCase):
         self.assertEqual(1, maintenance.notify())
         (line,) = [line for line in log.output.splitlines() if "crossed" in line]
         self.assertIn("WARNING threshold crossed: project physics, resource gpu: at 100 % of the budget", line)
-        self.assertIn(" hours=1000.0 spent=1001.0 ", line)
+        self.assertIn(" limit=1000.0 used=1001.0 ", line)
         ((_, message, priority, _),) = _impl_test.NOTIFICATIONS
         self.assertEqual(("cyborg_quota.budget_threshold", "WARN"), (message["event_type"], priority))
-        self.assertEqual((1000, 0, 100), tuple(message["payload"][name] for name in ("hours", "before", "now")))
+        self.assertEqual((1000, 0, 100), tuple(message["payload"][name] for name in ("limit", "before", "now")))
         self.assertEqual(0, maintenance.notify())

@@ -25,8 +25,8 @@ class TestNotices(base.LedgerTestCase):
         self.limits.own["p1", "gpu"] = 20
 
     def take_notices(self) -> list[tuple[int, int, int]]:
-        """Return (held, before, now) of each notice since the previous call."""
-        return [(notice.held, notice.before, notice.now) for notice in self.quotas.notices(base.ADMIN)]
+        """Return (used, before, now) of each notice since the previous call."""
+        return [(notice.used, notice.before, notice.now) for notice in self.quotas.notices(base.ADMIN)]
 
     def test_once_when_it_rises_and_once_when_it_falls(self) -> None:
         self.quotas.reserve(self.context, {"gpu": 15})
@@ -77,12 +77,12 @@ class TestCapacityNotices(base.LedgerTestCase):
 
     def take_notices(self) -> list[tuple[str, int, int, int]]:
         notices = self.engine.capacity.notices(base.ADMIN)
-        return [(one.provider, one.used, one.before, one.now) for one in notices if one.provider is not None]
+        return [(one.owner, one.used, one.before, one.now) for one in notices if one.owner is not None]
 
     def take_totals(self) -> list[tuple[str, int, int, int, int]]:
         """Return (resource, used, capacity, before, now) of the notices of all providers together."""
-        totals = [one for one in self.engine.capacity.notices(base.ADMIN) if one.provider is None]
-        return [(one.resource, one.used, one.capacity, one.before, one.now) for one in totals]
+        totals = [one for one in self.engine.capacity.notices(base.ADMIN) if one.owner is None]
+        return [(one.resource, one.used, one.limit, one.before, one.now) for one in totals]
 
     def test_a_resource_as_a_whole(self) -> None:
         """No node has thresholds, but all nodes together do. What is used elsewhere counts."""
@@ -118,7 +118,7 @@ class TestCapacityNotices(base.LedgerTestCase):
         original, read = inventories.read_notified_levels, []
 
         def spy(*arguments: Any, **options: Any) -> Any:
-            read.append([notice.provider for _, notice in original(*arguments, **options)])
+            read.append([notice.owner for _, notice in original(*arguments, **options)])
             return original(*arguments, **options)
 
         self.patch(inventories, "read_notified_levels", spy)
@@ -153,17 +153,17 @@ class TestCapacityNotices(base.LedgerTestCase):
         maintenance = expirer.Maintenance(fixtures.configuration(), self.make_engine(least_capacity=32))
         self.assertEqual(13, maintenance.notify())
         line, total = [line for line in log.output.splitlines() if "crossed" in line]
-        self.assertTrue(line.startswith("WARNING thresholds crossed by 12 inventories: 12 full."), line)
+        self.assertTrue(line.startswith("WARNING 12 thresholds crossed: 12 at the capacity."), line)
         self.assertEqual(
-            "WARNING threshold crossed: all providers, resource gpu: full (used 490, capacity 490)"
-            " [provider=(all) resource=gpu capacity=490 used=490 level_before=0 level=95]",
+            "WARNING threshold crossed: all providers, resource gpu: at the capacity (used 490, capacity 490)"
+            " [owner=(all) resource=gpu limit=490 used=490 level_before=0 level=95]",
             total,
         )
         self.set("n1", 9)
         self.assertEqual(1, maintenance.notify())
         self.assertIn(
             "threshold crossed: provider n1, resource gpu: over the capacity (used 10, capacity 9)"
-            " [provider=n1 resource=gpu capacity=9 used=10 level_before=0 level=101]",
+            " [owner=n1 resource=gpu limit=9 used=10 level_before=0 level=101]",
             log.output,
         )
 
@@ -190,15 +190,15 @@ class TestNotifier(base.BackendTestCase):
 
         ((_, message, priority, _),) = _impl_test.NOTIFICATIONS
         self.assertEqual(("WARN", "cyborg_quota.threshold"), (message["priority"], message["event_type"]))
-        self.assertEqual("p1", message["payload"]["project_id"])
+        self.assertEqual("p1", message["payload"]["owner"])
         self.assertEqual("WARN", priority)
 
     def test_a_transport_that_fails_is_logged(self) -> None:
         log = self.useFixture(fx.FakeLogger(level=logging.INFO))
         notifications.notify(self.NOTICE, mock.Mock(side_effect=OSError("no bus")))
         line = (
-            "threshold crossed: project p1, resource gpu: at 80 % of the limit (held 9, limit 10)"
-            " [project_id=p1 resource=gpu limit=10 held=9 level_before=0 level=80]\n"
+            "threshold crossed: project p1, resource gpu: at 80 % of the limit (used 9, limit 10)"
+            " [owner=p1 resource=gpu limit=10 used=9 level_before=0 level=80]\n"
         )
         self.assertTrue(log.output.startswith(line), log.output)
         self.assertIn("no bus", log.output)

@@ -171,7 +171,7 @@ class TestDue(CollectionTestCase):
 
 class TestNotices(CollectionTestCase):
     def taken(self) -> list[tuple[str, str, int, int]]:
-        return [(one.pod, one.resource, one.before, one.now) for one in self.pods.notices(ADMIN)]
+        return [(one.owner, one.resource, one.before, one.now) for one in self.pods.notices(ADMIN)]
 
     def measure(self, pod: str, **used: int) -> None:
         self.pods.set_usage(ADMIN, pod, {resource: ResourceUse(10, amount) for resource, amount in used.items()})
@@ -184,8 +184,8 @@ class TestNotices(CollectionTestCase):
         log = self.useFixture(fx.FakeLogger(format="%(levelname)s %(message)s"))
         self.assertEqual(1, maintenance.notify())
         self.assertIn(
-            "WARNING threshold crossed: pod p1, resource fpga: at the threshold of 80 % of the capacity (used 8, "
-            "capacity 10) [pod=p1 resource=fpga capacity=10 used=8 level_before=0 level=80]",
+            "WARNING threshold crossed: pod p1, resource fpga: at 80 % of the capacity (used 8, capacity 10)"
+            " [owner=p1 resource=fpga limit=10 used=8 level_before=0 level=80]",
             log.output,
         )
         self.assertEqual([], self.taken())
@@ -199,7 +199,7 @@ class TestNotices(CollectionTestCase):
         self.useFixture(fx.MonkeyPatch("cyborg_quota.cli.notifications.SUMMARIZE_ABOVE", 0))
         self.measure("p2", gpu=9)
         maintenance.notify()
-        self.assertIn("by 1 resources of pods: 1 at the threshold of 80 %", log.output)
+        self.assertIn("1 thresholds crossed: 1 at 80 %", log.output)
         self.pods.change(ADMIN, "p1", threshold=80)
         self.engine.close()
         self.assertEqual(1, sum(race(*[lambda: len(self.pods.notices(ADMIN))] * 4)))

@@ -269,8 +269,8 @@ class TestTree(TotalTestCase):
         self.assertEqual([], self.engine.notices(ADMIN))
         self.hold("c", 2)
         (notice,) = self.engine.notices(ADMIN)
-        self.assertEqual(Notice(TOTAL, "gpu", 10, 8, 0, 80), notice)
-        self.assertEqual("all projects, resource gpu: at 80 % of the limit (held 8, limit 10)", str(notice))
+        self.assertEqual(Notice(None, "gpu", 10, 8, 0, 80), notice)
+        self.assertEqual("all projects, resource gpu: at 80 % of the limit (used 8, limit 10)", str(notice))
         self.totals.unset_total_limits(ADMIN, ["gpu"])
         self.assertEqual([], self.engine.notices(ADMIN))
 

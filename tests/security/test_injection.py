@@ -126,7 +126,7 @@ class TestLogs(test_limits.LimitsTestCase):
         sent = []
         for name in (*SQL, *TURNING):
             notifications.notify(Notice(name, name, 10, 9, 0, 80), sent.append)
-        self.assertEqual([*SQL, *TURNING], [json.loads(json.dumps(notice.project_id)) for notice in sent])
+        self.assertEqual([*SQL, *TURNING], [json.loads(json.dumps(notice.owner)) for notice in sent])
         one_line_each(self, self.log.output, len(sent))
 
 

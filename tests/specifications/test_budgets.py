@@ -306,7 +306,7 @@ class TestList(BudgetTestCase):
 
     def test_the_notices(self) -> None:
         with clouds.captured() as statements:
-            found = [(one.project_id, one.now) for one in self.hours.notices(ADMIN)]
+            found = [(one.owner, one.now) for one in self.hours.notices(ADMIN)]
         self.assertEqual([("a", 80), ("b c", 100), ("\u00e9", 80), ("\U0001d11e", 100)], found)
         self.assert_bounded(statements, pages=3)
 

@@ -23,7 +23,7 @@ class TestText(base.BaseTestCase):
             (11, OVER, "over the limit"),
             (1, 0, "below every threshold"),
         ):
-            expected = f"project p, resource gpu: {text} (held {held}, limit 10)"
+            expected = f"project p, resource gpu: {text} (used {held}, limit 10)"
             self.assertEqual(expected, str(Notice("p", "gpu", 10, held, 95, now)))
 
     def test_a_small_limit_has_no_thresholds_but_can_be_exceeded(self) -> None:
@@ -62,7 +62,7 @@ class TestSummary(base.BaseTestCase):
     def test_many_notices_are_one_line(self) -> None:
         (line,) = self.notify(50)
         self.assertEqual(
-            "WARNING thresholds crossed by 50 projects: 25 over the limit, 25 at the limit. "
+            "WARNING 50 thresholds crossed: 25 over the limit, 25 at the limit. "
             "(`cyborg-quota list --over` and `list --usage` show them; each notice is logged at DEBUG.)",
             line,
         )
