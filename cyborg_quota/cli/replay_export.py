@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from cyborg_quota import spool
+from cyborg_quota import exceptions
 from cyborg_quota.cli import base, output
 from cyborg_quota.cli.db import open_database
 from cyborg_quota.surface import arguments
@@ -22,18 +22,27 @@ def exported(conf: Any, since_seconds: int | None) -> Iterator[TextIO]:
     from cyborg_quota.replay import export
 
     with contextlib.ExitStack() as stack:
-        with (
-            spool.writing(),
-            open_database(conf, untimed=True) as database,
-            base.progress_bar(None, "events") as progress,
-        ):
-            # Without a name, so that nothing is left behind by a process that is killed.
-            file = tempfile.TemporaryFile("w+", encoding="utf-8", newline="")  # noqa: SIM115 (closed at exit)
-            stack.callback(spool.close, file)
-            export.write(database, file, since_seconds, progress)
-            file.flush()
-            file.seek(0)
+        try:
+            with open_database(conf, untimed=True) as database, base.progress_bar(None, "events") as progress:
+                # Without a name, so that nothing is left behind by a process that is killed.
+                file = tempfile.TemporaryFile("w+", encoding="utf-8", newline="")  # noqa: SIM115 (closed at exit)
+                stack.callback(_close, file)
+                export.write(database, file, since_seconds, progress)
+                file.flush()
+                file.seek(0)
+        except OSError as error:
+            where = "" if tempfile.tempdir is None else f" in {tempfile.tempdir}"
+            raise exceptions.QuotaError(
+                f"The temporary file{where} cannot be written: {error.strerror}. Nothing was changed. Set the "
+                "environment variable TMPDIR to a directory with more space."
+            ) from None
         yield file
+
+
+def _close(file: TextIO) -> None:
+    """What the file has in its buffer is not needed, so there is no error if it cannot be written."""
+    with contextlib.suppress(OSError):
+        file.close()
 
 
 def _export(run: base.Run, file: str | None, since: int | None) -> None:

@@ -27,7 +27,7 @@ MAX_MODULES_BESIDE_FOLDERS = 12
 # Modules beside the folders belong to one of two groups. The first imports nothing but itself; the second puts the
 # parts together. "" is the package itself, with its public names.
 GROUPS = {
-    "base": {"exceptions", "forks", "policy", "safe_repr", "spool", "subject", "types", "units", "validation", "conf"},
+    "base": {"exceptions", "forks", "policy", "safe_repr", "subject", "types", "units", "validation", "conf"},
     "engine": {"", "driver", "engine", "factory", "queries"},
 }
 # For each folder (or group), those that it may import, besides itself.
