@@ -39,17 +39,14 @@ class ConfigCheckTest(base.BaseTestCase):
             self.assertEqual([expected], found)
 
     def test_what_other_libraries_read(self) -> None:
+        """Also by a former name (user_name): oslo.config itself warns of it."""
         text = (
             "[DEFAULT]\ndebug = true\nlog_file = x\ntransport_url = rabbit://\n[database]\nconnection = sqlite://\n"
             "max_pool_size = 5\n[oslo_policy]\npolicy_file = p\n[oslo_messaging_notifications]\ndriver = log\n"
-            "[oslo_limit]\nauth_type = password\nauth_url = u\nusername = n\npassword = s\nendpoint_id = e\n"
+            "[oslo_limit]\nauth_type = password\nauth_url = u\nuser_name = n\npassword = s\nendpoint_id = e\n"
             "user_domain_id = d\nsystem_scope = all\n"
         )  # fmt: skip
         self.assertEqual([], self.find(text))
-
-    def test_a_former_name(self) -> None:
-        """oslo.config itself warns of it."""
-        self.assertEqual([], self.find("[oslo_limit]\nuser_name = quota"))
 
     def test_an_option_that_a_limit_driver_registers(self) -> None:
         self.path.write_text("[limits]\nfile = limits.json")

@@ -43,17 +43,13 @@ class SampleTest(base.BaseTestCase):
         fresh = sections(written.getvalue())
         for group in OUR_GROUPS:
             self.assertEqual(fresh[group], self.sample[group], "stale: run tox -e genconfig")
+        self.assertEqual(fresh.keys(), self.sample.keys())
+        self.assertRegex(self.sample["database"], r"(?m)^#connection = ")
 
     def test_the_number_of_options(self) -> None:
         """Each is one that every later reader has to know: make a constant of one, or raise the number on purpose."""
         count = sum(len(options) for _, options in opts.list_opts())
         self.assertLessEqual(count + len(opts.HOST_OPTS), 48)
-
-    def test_it_has_the_options_of_libraries(self) -> None:
-        self.assertRegex(self.sample["database"], r"(?m)^#connection = ")
-        self.assertRegex(self.sample["DEFAULT"], r"(?m)^#log_file = ")
-        self.assertRegex(self.sample["oslo_limit"], r"(?m)^#endpoint_id = ")
-        self.assertEqual({"DEFAULT", "database", "oslo_limit", "oslo_policy", *OUR_GROUPS}, set(self.sample))
 
     def test_it_can_be_read_and_changes_nothing(self) -> None:
         self.useFixture(fx.EnvironmentVariable("OS_QUOTA__PURGE_AGE"))

@@ -37,10 +37,6 @@ MAKERS = {
 """What has a lock or belongs to a thread. (``cached_property`` has a lock before Python 3.12.)"""
 
 
-def make_tracker() -> bind_tracker.BindTracker:
-    return bind_tracker.BindTracker(mock.Mock(), bind_expire_seconds=60)
-
-
 def make_cache() -> cache.Cache:
     limits = cache.Cache(ttl_seconds=60, stale_seconds=60, timeout_seconds=60)
     limits._requests.add("requested")
@@ -51,7 +47,7 @@ def of_tracker(name: str) -> Callable[[], tuple[Any, Any]]:
     """Return a function that makes a part of the tracker, which renews it; and the tracker, which must be kept."""
 
     def make() -> tuple[Any, Any]:
-        tracker = make_tracker()
+        tracker = bind_tracker.BindTracker(mock.Mock(), bind_expire_seconds=60)
         return getattr(tracker, name), tracker
 
     return make
@@ -138,19 +134,6 @@ class TestEveryLock(base.BaseTestCase):
     def test_every_class_has_a_row(self) -> None:
         self.assertEqual(OBJECTS.keys() | THREAD_LOCAL, lock_owners())
 
-    def test_the_search_finds_locks(self) -> None:
-        """The control of the search in the source."""
-        for text in (
-            "class A:\n    def f(self):\n        self.x = threading.Lock()",
-            "class A:\n    def f(self):\n        x = self.d[1] = Event()",
-            "class A:\n    x: object = queue.Queue()",
-            "class A(threading.local): pass",
-            "class A:\n    @functools.cached_property\n    def f(self): pass",
-        ):
-            self.assertEqual(["A"], list(owners_in(ast.parse(text))), text)
-        self.assertEqual([""], list(owners_in(ast.parse("_LOCK = [RLock()]"))))
-        self.assertEqual([], list(owners_in(ast.parse("def f():\n    x = Lock()"))))
-
     def test_every_lock_is_free_in_a_child(self) -> None:
         """Another thread holds all locks of the object when the process forks."""
         for name, make in OBJECTS.items():
@@ -213,10 +196,6 @@ def status_of_child(evaluate: Any) -> int:
 class TestState(base.BaseTestCase):
     """What an object has in a child, if another thread holds its lock when the process forks."""
 
-    def fork_while_held(self, lock: Any, evaluate: Any) -> int:
-        with held_elsewhere(lock):
-            return status_of_child(evaluate)
-
     def test_of_the_bind_tracker(self) -> None:
         """The child must not extend the binds of the parent, and finds out itself whether the ledger answers."""
         charger = bind_tracker.BindTracker(mock.Mock(**{"ping.return_value": False}), bind_expire_seconds=60)
@@ -227,7 +206,8 @@ class TestState(base.BaseTestCase):
         def is_new() -> bool:
             return not charger.running and not charger.guard.is_open and charger.release("a1", "p1")
 
-        self.assertEqual(0, self.fork_while_held(charger.guard._lock, is_new))
+        with held_elsewhere(charger.guard._lock):
+            self.assertEqual(0, status_of_child(is_new))
         self.assertEqual(({flight}, True), (charger.running, charger.guard.is_open))
 
     def test_of_the_socket_watchdog(self) -> None:
@@ -238,7 +218,8 @@ class TestState(base.BaseTestCase):
         def is_new() -> bool:
             return not watcher._lock.locked() and not watcher._has_thread and not watcher._connections
 
-        self.assertEqual(0, self.fork_while_held(watcher._lock, is_new))
+        with held_elsewhere(watcher._lock):
+            self.assertEqual(0, status_of_child(is_new))
         self.assertEqual([connection], list(watcher._connections))
 
     def test_of_the_limit_cache(self) -> None:
@@ -250,7 +231,8 @@ class TestState(base.BaseTestCase):
         def answers() -> bool:
             return limits.get("kept", lambda: 2) == 1 and limits.get("requested", lambda: 3) == 3
 
-        self.assertEqual(0, self.fork_while_held(limits._answered, answers))
+        with held_elsewhere(limits._answered):
+            self.assertEqual(0, status_of_child(answers))
 
     def test_of_the_keystone_client(self) -> None:
         client = keystone_client.KeystoneClient(mock.Mock(), connect=mock.Mock())

@@ -471,11 +471,6 @@ class TestPackage(base.BaseTestCase):
         ]
         self.assertEqual([], bare)
 
-    def test_every_directory_is_a_package(self) -> None:
-        """A directory without __init__.py works from the source tree, but is missing in an installed package."""
-        directories = {path.parent for path in (TOP / PACKAGE).rglob("*.py")}
-        self.assertEqual([], sorted(str(path) for path in directories if not (path / "__init__.py").exists()))
-
     def test_entry_points_load(self) -> None:
         points = importlib.metadata.distribution(PACKAGE).entry_points
         groups = {point.group for point in points}

@@ -50,11 +50,6 @@ class TestIdleCapacity(base.BaseTestCase):
         ):
             self.assertAlmostEqual(weight, IdleCapacity().weigh(one, request(amounts)))
 
-    def test_the_pod_with_the_larger_share_is_first(self) -> None:
-        pods = [candidate(1, gpu=ResourceUse(100, 60)), candidate(2, gpu=HALF), candidate(3, gpu=ResourceUse(9, 6))]
-        idle = PodSelection(filters=(), weighers=[(IdleCapacity(), 1.0)])
-        self.assertEqual([2, 1, 3], [one.id for one in idle.ranked(pods, request({"gpu": 1}))])
-
 
 class TestStates(base.BaseTestCase):
     def test_a_pod_that_is_not_available_is_never_ranked(self) -> None:
@@ -86,6 +81,4 @@ class TestSum(base.BaseTestCase):
         defaults = PodSelection().weighers
         self.assertEqual([2, 3, 1], self.ranked(*defaults, weights=(0, 2, 1)))
         self.assertEqual([3, 1, 2], self.ranked(*defaults, weights=(0, 1, 10_000)))
-
-    def test_equal_sums(self) -> None:
-        self.assertEqual([1, 2, 3], self.ranked((Weight(), 5.0)))
+        self.assertEqual([1, 2, 3], self.ranked((Weight(), 5.0)), "equal sums")

@@ -95,13 +95,6 @@ class TestCompare(plain.BaseTestCase):
         [ghost] = compare({"b": [old, new]}, (), (), ("gpu",)).differences
         self.assertEqual(("not attached", (new,)), (ghost.problem, ghost.charges))
 
-    def test_compared(self) -> None:
-        bound = [Record(arq, "p1", "i", {"gpu": 1}) for arq in "abc"]
-        charges = {arq: [charge(arq, "p1", "gpu" if arq < "e" else "fpga", 1)] for arq in "cde"}
-        report = compare(charges, (), bound, ("gpu",))
-        self.assertEqual(4, report.compared)
-        self.assertEqual(["a", "b", "d"], [difference.arq for difference in report.differences])
-
     def test_counts_of_one_source(self) -> None:
         """Of a shared ledger: the guards against a wrong database count the charges of the compared source only."""
         sources = {"own": "east", "lost": "east", "other": "west", "theirs": "west", "nobody's": None}

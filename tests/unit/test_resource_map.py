@@ -65,11 +65,16 @@ class TestRules(base.BaseTestCase):
 
 
 class TestResourceMap(base.BaseTestCase):
-    def test_models_traits_and_wildcards(self) -> None:
-        """A model and its family are both charged; every trait of a rule is needed."""
+    def test_models_traits_wildcards_and_weights(self) -> None:
+        """A model and its family are both charged; every trait of a rule is needed.
+
+        Slices and whole devices share a unit; of two weights of one resource, the larger one is charged. Of several
+        classes, the first one counts, as in Cyborg.
+        """
         models = ("PGPU: gpu", "PGPU CUSTOM_A100: gpu.A100")
         traits = ("PGPU A B: gpu.A100", "PGPU: gpu")
         wildcards = ("CUSTOM_*: gpu", "*GPU CUSTOM_*_A100: gpu.A100")
+        weights = ("VGPU: gpu", "VGPU CUSTOM_7G: gpu=7", "PGPU: gpu=7 gpu.A100")
         both = {"gpu": 1, "gpu.A100": 1}
         for rules, requested, deltas in (
             (models, group("PGPU", CUSTOM_A100="required"), both),
@@ -80,19 +85,13 @@ class TestResourceMap(base.BaseTestCase):
             (traits, group("PGPU", A="required", B="required"), both),
             (wildcards, group("CUSTOM_ANY"), {"gpu": 1}),
             (wildcards, group("VGPU", CUSTOM_NVIDIA_A100="required"), {"gpu.A100": 1}),
+            (weights, group("VGPU"), {"gpu": 1}),
+            (weights, group("VGPU", CUSTOM_7G="required"), {"gpu": 7}),
+            (weights, group("PGPU"), {"gpu": 7, "gpu.A100": 1}),
+            (("FPGA: fpga", "PGPU: gpu"), group("FPGA", "PGPU"), {"fpga": 1}),
         ):
             self.assertEqual(deltas, resource_map(*rules).deltas(requested))
         self.assertRaises(ClassNotCounted, resource_map("fpga: fpga").deltas, group("FPGA"))
-
-    def test_weights(self) -> None:
-        """Slices and whole devices share a unit; of two weights of one resource, the larger one is charged."""
-        rules = ("VGPU: gpu", "VGPU CUSTOM_7G: gpu=7", "PGPU: gpu=7 gpu.A100")
-        for requested, deltas in (
-            (group("VGPU"), {"gpu": 1}),
-            (group("VGPU", CUSTOM_7G="required"), {"gpu": 7}),
-            (group("PGPU"), {"gpu": 7, "gpu.A100": 1}),
-        ):
-            self.assertEqual(deltas, resource_map(*rules).deltas(requested))
 
     def test_no_rule(self) -> None:
         error = self.assertRaises(ClassNotCounted, resource_map("FPGA: fpga").deltas, group("CUSTOM_SSD"))
@@ -110,11 +109,6 @@ class TestResourceMap(base.BaseTestCase):
         lenient = resource_map(*rules, refuses=False)
         self.assertEqual({}, lenient.deltas(group("CUSTOM_SSD")))
         self.assertEqual({"gpu": 1}, lenient.deltas(group("PGPU")))
-
-    def test_several_classes(self) -> None:
-        """The first one, as in Cyborg."""
-        rules = resource_map("FPGA: fpga", "PGPU: gpu")
-        self.assertEqual({"fpga": 1}, rules.deltas(group("FPGA", "PGPU")))
 
     def test_resources(self) -> None:
         self.assertEqual({"fpga", "gpu"}, resource_map("A: fpga", "B: gpu", "C: ssd").resources)

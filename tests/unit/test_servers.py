@@ -3,7 +3,6 @@
 That they outlive a kill and a stop is tested by each test of an outage (tests/faults).
 """
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -46,15 +45,3 @@ class TestServer(testscenarios.WithScenarios, testtools.TestCase):
         server.start()
         server.close()
         self.assertFalse(Path(directory).exists())
-
-
-class TestRun(testtools.TestCase):
-    def test_sigterm_stops_command_and_servers(self):
-        sleeper = ["sh", "-c", "echo $$; exec sleep 60"]
-        runner = [sys.executable, "-m", "tests.servers", "run", "--", *sleeper]
-        with subprocess.Popen(runner, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-            pid = int(process.stdout.readline())
-            pids = [pid, *machine.descendants(process.pid)]
-            process.send_signal(signal.SIGTERM)
-        self.assertEqual(143, process.returncode)
-        self.assertEqual([], [pid for pid in pids if machine.alive(pid)])
