@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socketserver
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from wsgiref import simple_server
 
+import webob
 from oslo_config import cfg
 
 import cyborg_quota
@@ -117,6 +119,18 @@ class ApiTestCase(base.LedgerTestCase):
             self.quotas.reserve_many(context, [Claim(f"arq-{project_id}", {"gpu": amount})], group=f"vm-{project_id}")
             self.quotas.commit(context, consumer=f"arq-{project_id}")
         self.quotas.reserve(base.Context("higgs"), {"gpu": 1}, consumer="arq-in-flight")
+
+    def pages(self, path: str, member: str, token: str = ADMIN) -> Iterator[list[Any]]:
+        """The entries of each page of a list, to which its links lead."""
+        while path:
+            request = webob.Request.blank(path, headers={"X-Auth-Token": token})
+            answer = request.get_response(self.application).json
+            yield answer[member]
+            path = next((link["href"] for link in answer.get(f"{member}_links", ())), "")
+
+    def whole(self, path: str, member: str, token: str = ADMIN) -> list[Any]:
+        """The entries of all pages of a list."""
+        return list(itertools.chain.from_iterable(self.pages(path, member, token)))
 
     def make_pod(self) -> None:
         """The pod north in the zone az1, which has 8 gpu, of which 3 are used."""

@@ -39,11 +39,9 @@ class TestDocument(base.BaseTestCase):
         command = "run python -m cyborg_quota.api.openapi > cyborg_quota/api/openapi.yaml"
         self.assertEqual(openapi.text(), openapi.FILE.read_text(), command)
 
-    def test_every_schema_is_one(self) -> None:
+    def test_its_schemas_are_valid_and_every_reference_leads_somewhere(self) -> None:
         for schema in (*schemas.COMPONENTS.values(), *(one for call in OPERATIONS for one in call.query.values())):
             jsonschema.Draft202012Validator.check_schema(schema)
-
-    def test_every_reference_leads_somewhere(self) -> None:
         document = yaml.safe_load(openapi.FILE.read_text())
         found = set(re.findall(r'"\$ref": "#/components/(\w+)/(\w+)"', json.dumps(document)))
         self.assertGreater(len(found), 20)

@@ -7,7 +7,7 @@ import urllib.parse
 from typing import Any
 
 from cyborg_quota.limits.sources.config import NoopLimitDriver
-from tests import base, clouds, fixtures
+from tests import base
 from tests.api import server
 from tests.api.test_application import MANAGER, READER, ApplicationTestCase, deploy_engine
 
@@ -15,18 +15,13 @@ from tests.api.test_application import MANAGER, READER, ApplicationTestCase, dep
 class TestOtherLimitDrivers(ApplicationTestCase):
     """Nothing is set by these calls: they answer, or say where the limits are."""
 
-    def use(self, driver: str) -> None:
-        self.conf.set_override("driver", driver, "limits")
-        self.application = server.make_application(self.conf, deploy_engine(self))
-
     def get(self, path: str, token: str = server.ADMIN) -> Any:
         response = self.ask(path, token)
         self.assertEqual(200, response.status_int, response.text)
         return response.json
 
     def test_reads_with_limits_from_the_configuration(self) -> None:
-        self.conf.set_override("limits", {"gpu": 7}, "limits")
-        self.use("config")
+        self.restart(limits__driver="config", limits__limits={"gpu": 7})
         self.assertEqual({"overrides": []}, self.get("/v2/quotas/higgs/overrides", READER))
         self.assertEqual({"quota": {}}, self.get("/v2/quota_totals"))
         self.assertEqual(7, self.get("/v2/quotas/higgs/defaults", READER)["quota"]["gpu"])
@@ -47,7 +42,7 @@ class TestOtherLimitDrivers(ApplicationTestCase):
         self.assertEqual(404, self.ask("/v2/quotas/higgs/overrides/1-0", method="DELETE").status_int)
 
     def test_default_limits_that_are_unlimited(self) -> None:
-        self.use("noop")
+        self.restart(limits__driver="noop")
         unlimited = {"fpga": -1, "gpu": -1}
         for path in ("/v2/quotas/higgs", "/v2/quotas/higgs/defaults", "/v2/quota_defaults"):
             self.assertEqual(unlimited, self.get(path)["quota"], path)
@@ -57,8 +52,7 @@ class TestOtherLimitDrivers(ApplicationTestCase):
         self.engine.limits.unset_limit(base.ADMIN, "gpu", "elsewhere")
         self.engine.limits.unset_limit(base.ADMIN, "gpu")
         for missing, expected in (("refuse", None), ("unlimited", -1)):
-            self.conf.set_override("missing", missing, "limits")
-            self.use("database")
+            self.restart(limits__missing=missing)
             for path in ("/v2/quotas/elsewhere", "/v2/quotas/elsewhere/defaults", "/v2/quota_defaults"):
                 self.assertEqual({"fpga": 0, "gpu": expected}, self.get(path)["quota"], path)
             (node,) = self.get("/v2/quotas/elsewhere/tree")["tree"]
@@ -82,9 +76,7 @@ class TestOtherLimitDrivers(ApplicationTestCase):
         ):
             for option in ("missing", "root_initial_limit", "child_initial_limit"):
                 self.conf.clear_override(option, "limits")
-            for option, value in options.items():
-                self.conf.set_override(option, value, "limits")
-            self.use("database")
+            self.restart(**{f"limits__{option}": value for option, value in options.items()})
             for project_id, expected in (("elsewhere", root), ("beam", child)):
                 limits = {"fpga": expected, "gpu": expected}
                 self.assertEqual(limits, self.get(f"/v2/quotas/{project_id}")["quota"], (options, project_id))
@@ -96,7 +88,7 @@ class TestOtherLimitDrivers(ApplicationTestCase):
     def test_default_limits_that_are_not_known_here(self) -> None:
         """As with Keystone, which stores them."""
         self.patch(NoopLimitDriver, "defaults", lambda _driver: None)
-        self.use("noop")
+        self.restart(limits__driver="noop")
         for path in ("/v2/quotas/higgs/defaults", "/v2/quota_defaults"):
             response = self.ask(path)
             error = self.error(response)
@@ -111,11 +103,7 @@ class TestWithoutLimits(ApplicationTestCase):
             self.engine.limits.add_project(base.ADMIN, project_id, parent_id)
 
     def test_the_tree(self) -> None:
-        nodes, path = [], "/v2/quotas/physics/tree?limit=1"
-        while path:
-            answer = self.ask(path).json
-            nodes += answer["tree"]
-            path = answer["tree_links"][0]["href"] if "tree_links" in answer else ""
+        nodes = self.whole("/v2/quotas/physics/tree?limit=1", "tree")
         self.assertEqual(nodes, self.ask("/v2/quotas/physics/tree").json["tree"])
         self.assertEqual(["physics", "higgs", "detector", "simulation"], [node["project_id"] for node in nodes])
         self.assertEqual({"fpga", "gpu"}, nodes[0]["quota"].keys())
@@ -128,8 +116,7 @@ class TestUnusualNames(ApplicationTestCase):
 
     def test_links_and_addresses(self) -> None:
         """They are ASCII, and name the same project."""
-        self.conf.set_override("max_limit", 2, "api")
-        self.application = server.make_application(self.conf, deploy_engine(self))
+        self.restart(api__max_limit=2)
         for name in self.NAMES:
             path = f"/v2/quotas/{urllib.parse.quote(name, safe='')}"
             for limit in (1, 2, 3):
@@ -139,50 +126,22 @@ class TestUnusualNames(ApplicationTestCase):
             address = made.headers["Location"]
             self.assertTrue(address.isascii(), address)
             self.assertEqual(name, self.ask(address).json["override"]["project_id"])
-            page = self.ask(f"{path}/history").json
-            found, link = page["history"], page["history_links"][0]["href"]
-            found += self.ask(link).json["history"]
-            self.assertEqual(4, len(found), link)
+            self.assertEqual([2, 2], [len(page) for page in self.pages(f"{path}/history", "history")], name)
 
-
-class TestLongNames(ApplicationTestCase):
     def test_the_pages_of_what_exceeds_a_limit(self) -> None:
-        self.conf.set_override("max_limit", 1, "api")
-        self.application = server.make_application(self.conf, deploy_engine(self))
-        for name in ("\u00e4" * 100, "z" * 255):
+        self.restart(api__max_limit=1)
+        names = {"\u00e4" * 100, "z" * 255}
+        for name in names:
             self.engine.limits.set_limits(base.ADMIN, {"gpu": 1}, name)
             self.engine.reserve(base.Context(name), {"gpu": 1})
             self.engine.limits.set_limits(base.ADMIN, {"gpu": 0}, name)
-        found, path = [], "/v2/quota_over"
-        while path:
-            answer = self.ask(path).json
-            found += [row["project_id"] for row in answer["over"]]
-            path = answer["over_links"][0]["href"] if "over_links" in answer else ""
-        self.assertEqual({"\u00e4" * 100, "z" * 255}, set(found))
+        self.assertEqual(names, {row["project_id"] for row in self.whole("/v2/quota_over", "over")})
 
 
 class TestAnUnregisteredResource(ApplicationTestCase):
     def test_what_binds(self) -> None:
         """It is held, and cannot be reserved: not because of the limit of the project."""
-        self.conf.set_override("resources", ["fpga"], "quota")
-        self.application = server.make_application(self.conf, deploy_engine(self))
+        self.restart(quota__resources=["fpga"])
         detail = self.ask("/v2/quotas/higgs/detail", READER).json["quota"]["gpu"]
         bound = {"project_id": "higgs", "scope": "not_registered", "limit": None}
         self.assertEqual((20, 5, 0, bound), tuple(detail[name] for name in ("limit", "in_use", "fits", "bound_by")))
-
-
-class TestCostOfTheTree(ApplicationTestCase):
-    def rows(self) -> int:
-        """The rows that an admin's call reads for the tree of a project without children."""
-        with clouds.captured() as statements:
-            self.assertEqual(200, self.ask("/v2/quotas/simulation/tree").status_int)
-        return int(
-            self.engine._driver.database.read(
-                lambda connection: sum(clouds.rows_returned(connection, *query) for query in clouds.queries(statements))
-            )
-        )
-
-    def test_other_projects_cost_nothing(self) -> None:
-        before = self.rows()
-        clouds.add_projects(fixtures.plain_engine(self.url), 0, 200)
-        self.assertEqual(before, self.rows())

@@ -167,13 +167,7 @@ class TestConflicts(RefusalTestCase):
 
     def test_every_project_is_on_a_page(self) -> None:
         self.patch(projects, "MAX_LISTED_PROJECTS", 3)
-        found: list[str] = []
-        path: str | None = "/v2/quotas"
-        while path:
-            answer = self.ask(path, server.ADMIN).json
-            found += [one["project_id"] for one in answer["quotas"]]
-            path = f"/v2/quotas?marker={found[-1]}" if "quotas_links" in answer else None
-        self.assertEqual(sorted(server.TREE), found)
+        self.assertEqual(sorted(server.TREE), [one["project_id"] for one in self.whole("/v2/quotas", "quotas")])
 
     def test_a_refused_limit_names_no_grandchild(self) -> None:
         """The manager of physics may set the limit of higgs, and does not see detector, which is below it."""
