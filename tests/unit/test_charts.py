@@ -52,14 +52,6 @@ class TestCharts(base.BaseTestCase):
             charts.draw("chart.png", "title", panels)
         return saved[0]
 
-    def test_the_worst_is_the_first(self) -> None:
-        panels = [charts.Panel(f"p{number}", "gpu", series(1, 2, refused=number), 2) for number in range(30)]
-        drawn = self.draw(panels)
-        titles = [axes.get_title(loc="left") for axes in drawn.axes]
-        self.assertEqual(["p29", "p28", "p27"], titles[:3])
-        self.assertEqual("29", drawn.axes[0].get_title(loc="right"))
-        self.assertEqual("", drawn.axes[29].get_title(loc="right"))
-
     def test_few_and_many_projects(self) -> None:
         """156 are in the chart of the documentation: each project has a panel with its name, and no two overlap."""
         for count in (9, 156):

@@ -36,7 +36,7 @@ class ConfigCheckTest(base.BaseTestCase):
             ("[Limits]\nxyz = 1", f"[limits] xyz in {self.path} is no option"),
         ):  # fmt: skip
             found = self.find(text)
-            self.assertEqual([expected], found)
+            self.assertEqual([expected], found, "without the value")
 
     def test_what_other_libraries_read(self) -> None:
         """Also by a former name (user_name): oslo.config itself warns of it."""
@@ -54,11 +54,6 @@ class ConfigCheckTest(base.BaseTestCase):
         self.assertEqual(1, len(check.find(conf)))
         conf.register_opt(cfg.StrOpt("file"), group="limits")
         self.assertEqual([], check.find(conf))
-
-    def test_no_value_is_quoted(self) -> None:
-        found = self.find("[quota]\n" + "".join(f"hunter{number} = hunterpassword\n" for number in range(9)))
-        self.assertEqual(9, len(found))
-        self.assertNotIn("hunterpassword", " ".join(found))
 
     def test_a_directory_of_files(self) -> None:
         (self.path.parent / "10-limits.conf").write_text("[limits]\ndrivr = database")

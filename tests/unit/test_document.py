@@ -40,14 +40,6 @@ def tree(**parents: str | None) -> LimitTree:
     return LimitTree({}, {}, dict(parents), InitialLimits())
 
 
-class TestReason(base.BaseTestCase):
-    def test_it_is_stored_as_it_is_checked(self) -> None:
-        """Without the blanks around it, with which it would not fit into its column."""
-        span = {"resource": "gpu", "limit": 1, "until": "2999-01-01", "reason": "x" + " " * 1000}
-        [override] = document.read({"projects": [{"id": "p", "overrides": [span]}]}).new_overrides
-        self.assertEqual("x", override.reason)
-
-
 class TestRead(base.BaseTestCase):
     def refused(self, text: str, *words: str) -> None:
         error = self.assertRaises(exceptions.InvalidDocument, read, text)
@@ -123,20 +115,20 @@ class TestRead(base.BaseTestCase):
             self.refused(text, *words)
 
     def test_a_date_is_its_midnight_in_utc(self) -> None:
-        text = "projects: [{id: p, overrides: [{resource: gpu, limit: 1, from: %s, until: %s}]}]"
+        span = "{resource: gpu, limit: 1, from: %s, until: %s, reason: 'x" + " " * 999 + "'}"
+        text = "projects: [{id: p, overrides: [" + span + "]}]"
         for quote in ("", "'"):
             (one,) = read(text % (f"{quote}2027-12-01{quote}", "2027-12-02 08:00:00+02:00")).new_overrides
             self.assertEqual(datetime.datetime(2027, 12, 1), one.starts_at)
             self.assertEqual(datetime.datetime(2027, 12, 2, 6), one.until)
+            self.assertEqual("x", one.reason, "without the blanks around it, with which it would not fit")
         self.refused(text % ("2027-12-01", "2027-12-01"), "overrides[0].until must be later than from")
 
     def test_a_cycle_by_alias_is_a_duplicate_project(self) -> None:
         self.refused("projects: [&a {id: a, children: [*a]}]", "has the same id 'a' as projects[0]")
         self.refused("projects: &a [*a]", "projects[0] must be a mapping")
-
-    def test_an_alias_may_avoid_repetition(self) -> None:
         found = read("projects: [{id: a, limits: &std {gpu: 1}}, {id: b, limits: *std}]")
-        self.assertEqual({("a", "gpu", ""): 1, ("b", "gpu", ""): 1}, found.project_limits)
+        self.assertEqual({("a", "gpu", ""): 1, ("b", "gpu", ""): 1}, found.project_limits, "no repetition")
 
     def test_a_few_lines_that_expand_without_end(self) -> None:
         text = "a: &a [x,x,x,x,x,x,x,x]\n" + "".join(
@@ -237,7 +229,4 @@ class TestApply(base.BaseTestCase):
             changes,
         )
         self.assertEqual("a", before.parents["b"])
-
-    def test_a_limit_null_that_was_not_set(self) -> None:
-        _, changes = document.apply(tree(), read("defaults: {gpu: }"))
-        self.assertEqual([], changes)
+        self.assertEqual([], document.apply(tree(), read("defaults: {gpu: }"))[1], "null, and not set before")

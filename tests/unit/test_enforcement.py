@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 
 from hypothesis import HealthCheck, given, settings
@@ -119,27 +118,21 @@ class TestTransfers(base.BaseTestCase):
 class TestText(base.BaseTestCase):
     """The refusal names descendants only if there are some, or if the limit is that of an ancestor."""
 
-    def text(self, held: Counters, *, owner: str = "p", sees_all: bool = True) -> str:
-        limit = Constraint(owner, "gpu", 5, "subtree")
-        key = UsageKey(owner, "gpu")
-        found = enforcement.find_violations("p", [limit], {key: held}, {ResourceKey("gpu"): 2})
-        return str(*(found if sees_all else enforcement.redact(found, ["p", "root"])))
-
-    def test_no_descendants(self) -> None:
-        for sees_all in (True, False):
-            text = self.text(Counters(3, 1, 4), sees_all=sees_all)
-            self.assertEqual("project p, resource gpu: limit 5, used 3, reserved 1, requested 2", text)
-
-    def test_descendants_that_hold_something(self) -> None:
-        words = "project p, resource gpu: limit 5 (project and its descendants), used 0, reserved 1,"
-        self.assertEqual(f"{words} subtree 4, requested 2", self.text(Counters(0, 1, 4)))
-        self.assertEqual(f"{words} requested 2", self.text(Counters(0, 1, 4), sees_all=False))
-
-    def test_an_ancestor(self) -> None:
-        words = "project root, resource gpu: limit 5 (project and its descendants),"
-        expected = f"{words} used 4, reserved 0, subtree 4, requested 2"
-        self.assertEqual(expected, self.text(Counters(4, 0, 4), owner="root"))
-        self.assertEqual(f"{words} requested 2", self.text(Counters(4, 0, 4), owner="root", sees_all=False))
+    def test_each(self) -> None:
+        """What who sees all, and the user of the project p, is told."""
+        plain = "project p, resource gpu: limit 5, used 3, reserved 1, requested 2"
+        own = "project p, resource gpu: limit 5 (project and its descendants), used 0, reserved 1,"
+        above = "project root, resource gpu: limit 5 (project and its descendants),"
+        for owner, held, expected, redacted in (
+            ("p", Counters(3, 1, 4), plain, plain),
+            ("p", Counters(0, 1, 4), f"{own} subtree 4, requested 2", f"{own} requested 2"),
+            ("root", Counters(4, 0, 4), f"{above} used 4, reserved 0, subtree 4, requested 2", f"{above} requested 2"),
+        ):
+            limit = Constraint(owner, "gpu", 5, "subtree")
+            found = enforcement.find_violations("p", [limit], {UsageKey(owner, "gpu"): held}, {ResourceKey("gpu"): 2})
+            self.assertEqual(
+                [[expected], [redacted]], [[*map(str, found)], [*map(str, enforcement.redact(found, ["p", "root"]))]]
+            )
 
 
 class TestRedact(base.BaseTestCase):
@@ -164,9 +157,9 @@ class TestRedact(base.BaseTestCase):
             [seen] = enforcement.redact(reversed(equal[index:]), ["p", "mid", "a"])
             self.assertEqual((over, over.pod), (seen, seen.pod))
 
+    def test_not_changed_by_its_reader(self) -> None:
+        over = OverQuota([Over("p", "gpu", "project", 5, 1, 4, 1)]).overs[0]
+        self.assertRaises(AttributeError, setattr, over, "limit", 9)
+
     def seen(self, violations: list[Over]) -> list[str]:
         return [over.project_id for over in enforcement.redact(violations, ["p", "mid", "a"])]
-
-    def test_not_changed_by_its_reader(self) -> None:
-        over = copy.copy(OverQuota([Over("p", "gpu", "project", 5, 1, 4, 1)]).overs[0])
-        self.assertRaises(AttributeError, setattr, over, "limit", 9)

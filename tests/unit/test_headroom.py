@@ -10,13 +10,6 @@ from cyborg_quota.types import MAX_AMOUNT, TOTAL, Constraint, Counters, Headroom
 
 GPU = {"gpu": [ResourceKey("gpu")]}
 
-PATH = ("leaf", "mid", "top")
-
-
-def fits(*constraints: Constraint, counters: dict[str, Counters] | None = None) -> Headroom:
-    by_key = {UsageKey(project_id, "gpu"): now for project_id, now in (counters or {}).items()}
-    return compute(PATH, GPU, constraints, by_key, missing={})["gpu"]
-
 
 class TestRule(base.BaseTestCase):
     def test_a_project_with_the_id_none(self) -> None:
@@ -27,10 +20,9 @@ class TestRule(base.BaseTestCase):
 
     def test_a_limit_takes_precedence_over_the_width(self) -> None:
         """As in the error of a reserve."""
-        full = {"leaf": Counters(MAX_AMOUNT, 0, MAX_AMOUNT)}
-        limit = Constraint("leaf", "gpu", MAX_AMOUNT)
-        self.assertEqual("project", fits(limit, counters=full).scope)
-        self.assertEqual("counter", fits(counters=full).scope)
+        full = {UsageKey("leaf", "gpu"): Counters(MAX_AMOUNT, 0, MAX_AMOUNT)}
+        for limits, scope in (([Constraint("leaf", "gpu", MAX_AMOUNT)], "project"), ([], "counter")):
+            self.assertEqual(scope, compute(("leaf", "mid", "top"), GPU, limits, full, missing={})["gpu"].scope)
 
 
 def number_of(bundle: dict[str, int], headrooms: dict[str, Headroom]) -> Bundles:
@@ -50,9 +42,7 @@ class TestBundles(base.BaseTestCase):
         ):
             self.assertEqual(expected, number_of(bundle, headrooms))
         self.assertEqual(headrooms["fpga"], number_of({"gpu": 2, "fpga": 1}, headrooms).headroom)
-
-    def test_without_a_limit(self) -> None:
-        """One reserve takes at most MAX_AMOUNT of a resource: 2**31 - 1."""
-        headrooms = {"gpu": Headroom(None), "tpu": Headroom(None)}
+        # Without a limit, one reserve takes at most MAX_AMOUNT of a resource: 2**31 - 1.
+        headrooms["gpu"] = Headroom(None)
         self.assertEqual(Bundles(MAX_AMOUNT, "tpu"), number_of({"tpu": 1}, headrooms))
         self.assertEqual(Bundles(2**30 - 1, "gpu"), number_of({"gpu": 2, "tpu": 1}, headrooms))

@@ -41,10 +41,8 @@ class TestBars(base.BaseTestCase):
     def test_a_bar_is_never_longer_than_its_frame(self, limit: int, in_use: int, reserved: int) -> None:
         one = usage(limit, in_use, reserved)
         self.assertTrue(0 <= one["used_percent"] <= 100 and one["reserved_percent"] >= 0, one)
-        self.assertEqual(in_use + reserved >= limit and in_use + reserved > 0, self.length(one) == 100)
-
-    def length(self, one: rows.Row) -> int:
-        return one["used_percent"] + one["reserved_percent"]
+        length = one["used_percent"] + one["reserved_percent"]
+        self.assertEqual(in_use + reserved >= limit and in_use + reserved > 0, length == 100)
 
     def test_the_width_of_a_counter_that_is_nearly_full_bounds(self) -> None:
         bound = {"project_id": "p", "scope": "counter", "limit": 2**31 - 1}

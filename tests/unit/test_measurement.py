@@ -39,26 +39,27 @@ class MeasureTest(base.BaseTestCase):
 
         self.assertEqual([USE] * 20, list(self.measured(read, 20).values()))
 
-    def test_one_that_does_not_answer_is_abandoned(self) -> None:
-        """It keeps no other pod waiting."""
+    def test_errors(self) -> None:
+        """One that does not answer is abandoned, and keeps no other pod waiting."""
+        log = self.useFixture(fx.FakeLogger())
 
         def read(endpoint: str) -> Any:
             if endpoint == "cloud0":
                 self.release.wait(LONG_SECONDS)
-            return USE
+            if endpoint == "cloud1":
+                raise exceptions.QuotaError("Placement is away.")
+            return {}["hidden"] if endpoint == "cloud2" else USE
 
-        answers = self.measured(read, 2, timeout_seconds=0.2)
-        self.assertEqual({"pod0": "It did not answer within 0.2 seconds.", "pod1": USE}, answers)
+        self.assertEqual(
+            {
+                "pod0": "It did not answer within 0.2 seconds.",
+                "pod1": "Placement is away.",
+                "pod2": "An unexpected error, see the log.",
+                "pod3": USE,
+            },
+            self.measured(read, 4, timeout_seconds=0.2),
+        )
         self.assertFalse(self.release.is_set())
-
-    def test_errors(self) -> None:
-        log = self.useFixture(fx.FakeLogger())
-
-        def read(endpoint: str) -> Any:
-            raise exceptions.QuotaError("Placement is away.") if endpoint == "cloud0" else KeyError("hidden")
-
-        answers = self.measured(read, 2)
-        self.assertEqual({"pod0": "Placement is away.", "pod1": "An unexpected error, see the log."}, answers)
         self.assertIn("hidden", log.output)
 
     def test_a_tick_ends_it(self) -> None:

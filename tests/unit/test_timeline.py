@@ -51,15 +51,14 @@ class TestCost(unittest.TestCase):
     def test_change_of_one_limit_checks_one_project_at_each_boundary(self) -> None:
         self.assertEqual([], problems(self.model, self.timeline, ["c0"], GPU))
         self.assertEqual(1 + len({NOW, *self.timeline.by_boundary()}), self.model.checked)
+        self.timeline.tree.parents["other"] = None
+        self.model.checked = 0
+        self.assertEqual([], problems(self.model, self.timeline, ["other"], GPU))
+        self.assertEqual(1, self.model.checked, "overrides of other families are not checked")
 
     def test_import_checks_each_override_where_it_begins_and_ends(self) -> None:
         self.assertEqual([], problems(self.model, self.timeline, self.timeline.tree.projects, GPU))
         self.assertEqual(1 + self.CHILDREN + 2 * self.CHILDREN, self.model.checked)
-
-    def test_overrides_of_other_families_are_not_checked(self) -> None:
-        self.timeline.tree.parents["other"] = None
-        self.assertEqual([], problems(self.model, self.timeline, ["other"], GPU))
-        self.assertEqual(1, self.model.checked)
 
 
 class CountedOverride(LimitOverride):

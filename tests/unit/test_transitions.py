@@ -35,10 +35,6 @@ def row(number: int = 1, **changes: object) -> Row:
     return Row(**(values | changes))  # type: ignore[arg-type]
 
 
-def at(seconds: int) -> datetime.datetime:
-    return START + datetime.timedelta(seconds=seconds)
-
-
 rows = st.lists(
     st.builds(
         row,
