@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
 from cyborg_quota.capacity import operations
 from tests.cli import base
@@ -15,10 +14,6 @@ class CapacityTest(base.CliTestCase):
         super().setUp()
         self.good("provider", "create", "n1")
         self.good("inventory", "set", "n1", "gpu=8")
-
-    def inventories(self) -> list[Any]:
-        found: list[Any] = self.good("inventory", "list")
-        return found
 
     def test_a_shared_pool(self) -> None:
         self.good("inventory", "set", "n1", "gpu=8")
@@ -88,7 +83,7 @@ class CapacityTest(base.CliTestCase):
         stale = self.refused(1, "inventory", "set", "n1", "fpga=1", "--generation", "1")
         self.assertIn("generation 2, not 1", stale)
         self.call("inventory", "delete", "n1", "fpga")
-        self.assertEqual(["gpu"], [one["resource"] for one in self.inventories()])
+        self.assertEqual(["gpu"], [one["resource"] for one in self.good("inventory", "list")])
 
     def test_claims(self) -> None:
         (row,) = self.good("reserve", "--project", "p", "--consumer", "c", "--provider", "any", "gpu=3")
@@ -98,6 +93,11 @@ class CapacityTest(base.CliTestCase):
             [["n1", "p", "c", "gpu", 3, row["uuid"]]],
             [list(one.values()) for one in self.good("allocation", "list")],
         )
+        argv = ("check", "--how-many", "gpu=2", "p", "--provider")
+        row = {"how_many": 2, "resource": None, "fits": None, "bound_by": "any provider", "pod": None}
+        self.assertEqual([row], self.good(*argv, "any"))
+        self.assertEqual([row | {"bound_by": "provider n1"}], self.good(*argv, "n1"))
+        self.assertIn("'n9' was not found", self.refused(1, *argv, "n9"))
         over = self.refused(1, "reserve", "--project", "p", "--provider", "n1", "gpu=6")
         self.assertIn("provider n1, resource gpu: requested 6, capacity 8, used 3", over)
         refused = self.refused(1, "provider", "delete", "n1")
@@ -109,14 +109,7 @@ class CapacityTest(base.CliTestCase):
         self.assertEqual([], self.good("audit"))
         self.assertEqual([], self.good("heal"))
         self.good("release", "--project", "p", "--consumer", "c")
-        self.assertEqual([8], [one["free"] for one in self.inventories()])
-
-    def test_how_many_bundles(self) -> None:
-        argv = ("check", "--how-many", "gpu=3", "p", "--provider")
-        row = {"how_many": 2, "resource": None, "fits": None, "bound_by": "any provider", "pod": None}
-        self.assertEqual([row], self.good(*argv, "any"))
-        self.assertEqual([row | {"bound_by": "provider n1"}], self.good(*argv, "n1"))
-        self.assertIn("'n9' was not found", self.refused(1, *argv, "n9"))
+        self.assertEqual([8], [one["free"] for one in self.good("inventory", "list")])
 
     def test_bad_input(self) -> None:
         for argv, text in (
@@ -148,9 +141,9 @@ class CapacityTest(base.CliTestCase):
             "n2,gpu,4,n1,1.5,2\n"
             '"a ""node""",fpga,1,n2,,\n'
         )
-        before = self.inventories()
+        before = self.good("inventory", "list")
         planned = self.good("capacity", "import", path, "--dry-run")
-        self.assertEqual((before, 1), (self.inventories(), len(self.good("provider", "list"))))
+        self.assertEqual((before, 1), (self.good("inventory", "list"), len(self.good("provider", "list"))))
         changes = self.good("capacity", "import", path)
         self.assertEqual(planned, changes)
         self.assertEqual(
@@ -158,33 +151,29 @@ class CapacityTest(base.CliTestCase):
             [change["change"] for change in changes],
         )
         self.assertEqual((8, 9), (changes[0]["before"], changes[0]["after"]))
-        stored = {(one["provider"], one["resource"]): one for one in self.inventories()}
+        stored = {(one["provider"], one["resource"]): one for one in self.good("inventory", "list")}
         self.assertEqual((4, 6, 2), tuple(stored["n2", "gpu"][name] for name in ("total", "free", "step_size")))
         self.assertIn(('a "node"', "fpga"), stored)
-        before = self.inventories()
+        before = self.good("inventory", "list")
         self.assertEqual([], self.good("capacity", "import", path))
-        self.assertEqual(before, self.inventories())
+        self.assertEqual(before, self.good("inventory", "list"))
 
-    def test_import_a_shared_pool(self) -> None:
-        path = self.write("provider,resource,total,can_host\npool,gpu,9,false\nn2,gpu,9,true\nn3,gpu,9,\n")
-        self.good("capacity", "import", path)
-        shared = {one["name"]: not one["can_host"] for one in self.good("provider", "list")}
-        self.assertEqual({"n1": False, "n2": False, "n3": False, "pool": True}, shared)
+    def test_import_of_a_shared_pool_and_parents(self) -> None:
+        """A parent may be named by its UUID."""
+        uuid = "6f1c0f0e-0000-4000-8000-000000000001"
+        header = "provider,resource,total,can_host,uuid,parent\n"
+        lines = f"pool,gpu,9,false,,\nn2,gpu,9,true,{uuid},\nn3,gpu,9,,,{uuid}\n"
+        self.good("capacity", "import", self.write(header + lines))
+        found = {one["name"]: (one["can_host"], one["parent"]) for one in self.good("provider", "list")}
+        expected = {"n1": (True, None), "n2": (True, None), "n3": (True, "n2"), "pool": (False, None)}
+        self.assertEqual(expected, found)
         self.good("capacity", "import", self.write("provider,resource,total\npool,gpu,9\n"))
-
-    def test_import_needs_one_source(self) -> None:
         for argv in ((), ("x.csv", "--from", "placement"), ("x.csv", "--nested")):
             self.refused(2, "capacity", "import", *argv)
         self.assertIn("[placement] lacks auth_type", self.refused(2, "capacity", "import", "--from", "placement"))
 
-    def test_a_parent_that_is_named_by_its_uuid(self) -> None:
-        uuid = "6f1c0f0e-0000-4000-8000-000000000001"
-        path = self.write(f"provider,resource,total,uuid,parent\nnode1,gpu,1,{uuid},\ndev0,gpu,1,,{uuid}\n")
-        self.good("capacity", "import", path)
-        self.assertEqual({None, "node1"}, {row["parent"] for row in self.good("provider", "list")})
-
     def test_a_wrong_file_writes_nothing(self) -> None:
-        before = self.inventories()
+        before = self.good("inventory", "list")
         known = self.good("provider", "show", "n1")["uuid"]
         for text, expected in (
             ("", "first line"),
@@ -207,7 +196,7 @@ class CapacityTest(base.CliTestCase):
         ):
             status = 1 if expected in ("n9", "p9") else 2
             self.assertIn(expected, self.refused(status, "capacity", "import", self.write(text)), text)
-            self.assertEqual(before, self.inventories(), text)
+            self.assertEqual(before, self.good("inventory", "list"), text)
             self.assertEqual(["n1"], [one["name"] for one in self.good("provider", "list")], text)
         self.assertIn("cannot be read", self.refused(2, "capacity", "import", str(self.directory / "none.csv")))
 
@@ -226,17 +215,13 @@ class ReportTest(base.CliTestCase):
         self.good("reserve", "--project", "a1", "--provider", "n1", "gpu=3")
         self.good("reserve", "--project", "b", "gpu=2")
 
-    def report(self) -> list[Any]:
-        found: list[Any] = self.good("capacity", "show")
-        return found
-
     def test_sums_and_projects(self) -> None:
         """The limit of a1 is within that of a; b holds 2 without a provider, so that 8 remain of its 10."""
         expected = {
             "resource": "gpu", "providers": 2, "total": 12, "reserved": 2, "capacity": 10, "claimed": 3,
             "used_elsewhere": 0, "free": 7, "largest_free": 4, "promised": 38, "oversubscription": 3.8, "not_served": 3,
         }  # fmt: skip
-        self.assertEqual([expected], self.report())
+        self.assertEqual([expected], self.good("capacity", "show"))
         rows = self.good("capacity", "show", "--projects")
         self.assertEqual(
             [("a", 20, 3, 17, 10), ("b", 10, 2, 8, 1), ("c", 8, 0, 8, 1)],
@@ -246,7 +231,7 @@ class ReportTest(base.CliTestCase):
     def test_a_total_limit_bounds_what_is_promised(self) -> None:
         """5 of the total of 14 are held, so that no project may still get more than 9, of which 7 are free."""
         self.call("set", "--total", "gpu=14")
-        (gpu,) = self.report()
+        (gpu,) = self.good("capacity", "show")
         self.assertEqual((14, 1.4, 3), tuple(gpu[name] for name in ("promised", "oversubscription", "not_served")))
         rows = self.good("capacity", "show", "--projects")
         self.assertEqual(
@@ -254,26 +239,20 @@ class ReportTest(base.CliTestCase):
             [tuple(row[name] for name in ("project_id", "remaining", "missing")) for row in rows],
         )
         self.call("set", "--total", "gpu=50")
-        self.assertEqual(38, self.report()[0]["promised"])
+        self.assertEqual(38, self.good("capacity", "show")[0]["promised"])
+        self.call("set", "gpu=5", "d", "--until", "2990-01-01T00:00Z")
+        self.assertEqual(43, self.good("capacity", "show")[0]["promised"], "d has only an override")
         self.call("set", "gpu=-1", "a")
-        self.assertEqual(50, self.report()[0]["promised"])
-
-    def test_an_overfull_provider(self) -> None:
-        """It has nothing free: what it lacks is not taken from what others have."""
-        self.assertEqual(0, self.call("inventory", "set", "n1", "gpu=2").status)
-        (gpu,) = self.report()
+        self.assertEqual(50, self.good("capacity", "show")[0]["promised"])
+        # An overfull provider has nothing free: what it lacks is not taken from what others have.
+        self.call("inventory", "set", "n1", "gpu=2")
+        (gpu,) = self.good("capacity", "show")
         self.assertEqual((6, 3, 3, 3), tuple(gpu[name] for name in ("total", "claimed", "free", "largest_free")))
-
-    def test_a_project_that_has_only_an_override(self) -> None:
-        """Its limit is promised, too."""
-        ended = self.call("set", "gpu=5", "d", "--until", "2990-01-01T00:00Z")
-        self.assertEqual(0, ended.status, ended.err)
-        self.assertEqual(43, self.report()[0]["promised"])
 
     def test_unlimited_and_without_capacity(self) -> None:
         self.call("set", "--default", "fpga=0")
         self.call("set", "gpu=-1", "fpga=3", "a")
-        fpga, gpu = self.report()
+        fpga, gpu = self.good("capacity", "show")
         self.assertEqual(("fpga", 0, 3, None, 1), tuple(
             fpga[name] for name in ("resource", "capacity", "promised", "oversubscription", "not_served")
         ))  # fmt: skip

@@ -9,11 +9,6 @@ from tests.cli import base
 
 
 class DatabaseTest(base.CliTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.file = self.directory / "new.sqlite"
-        self.new = f"sqlite:///{self.file}"
-
     def test_purge(self) -> None:
         uuid = self.good("reserve", "--project", "p1", "gpu=1")[0]["uuid"]
         self.good("rollback", uuid)
@@ -22,14 +17,10 @@ class DatabaseTest(base.CliTestCase):
         time.sleep(0.01)
         self.assertEqual({"purged": 1}, self.good("db", "purge", "--older-than", "0"))
         self.assertEqual([], self.good("reservation", "list"))
-
-    def test_purge_takes_its_age_from_the_configuration(self) -> None:
         self.configure("[quota]\npurge_age = 0")
         self.good("rollback", self.good("reserve", "--project", "p1", "gpu=1")[0]["uuid"])
         time.sleep(0.01)
         self.assertEqual({"purged": 1}, self.good("db", "purge"))
-
-    def test_purge_of_a_bad_age(self) -> None:
         for bad in ("-1", "x", "1.5", "36501", "9" * 30):
             self.misused("db", "purge", "--older-than", bad)
 

@@ -67,11 +67,6 @@ phase stack test-config
 """
 
 
-def commands(calls: list[str]) -> list[str]:
-    """The recorded commands of cyborg-quota."""
-    return [call for call in calls if call.startswith("cyborg-quota ")]
-
-
 class DevstackTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -82,6 +77,10 @@ class DevstackTest(base.BaseTestCase):
         self.uwsgi.write_text("[uwsgi]\nwsgi-file = /opt/stack/bin/cyborg-wsgi-api\nprocesses = 2\n")
         self.conf_dir = self.workdir / "etc"
         self.programs = pathlib.Path(sys.executable).parent
+
+    def commands(self, calls: list[str]) -> list[str]:
+        """The recorded commands of cyborg-quota."""
+        return [call for call in calls if call.startswith("cyborg-quota ")]
 
     def record_commands(self) -> None:
         """From now on, the program cyborg-quota is one that records its arguments."""
@@ -129,10 +128,12 @@ class DevstackTest(base.BaseTestCase):
         first = conf.read_text(), self.uwsgi.read_text()
         self.record_commands()
         calls = self.run_phases(PHASES)
-        self.assertEqual(["cyborg-quota db sync", "cyborg-quota set --default fpga=4 gpu=4"], commands(calls))
+        self.assertEqual(["cyborg-quota db sync", "cyborg-quota set --default fpga=4 gpu=4"], self.commands(calls))
         self.assertEqual(first, (conf.read_text(), self.uwsgi.read_text()))
         self.assertEqual(["stop_process cyborg-quota-expirer"], self.run_phases("phase unstack"))
         self.run_phases("phase clean")
+        self.assertFalse(self.conf_dir.exists())
+        self.assertEqual([], self.run_phases(PHASES, services="nova"), "without Cyborg")
         self.assertFalse(self.conf_dir.exists())
 
     def check_stack(self) -> None:
@@ -167,10 +168,6 @@ class DevstackTest(base.BaseTestCase):
         """The settings choose the counted resources and the limits; other drivers have their limits elsewhere."""
         self.record_commands()
         calls = self.run_phases(PHASES, CYBORG_QUOTA_LIMIT_DRIVER="noop", CYBORG_QUOTA_RESOURCES="gpu")
-        self.assertEqual(["cyborg-quota db sync"], commands(calls))
+        self.assertEqual(["cyborg-quota db sync"], self.commands(calls))
         conf = self.read(self.conf_dir / "cyborg_quota.conf")
         self.assertEqual(("gpu", "noop"), (conf["quota"]["resources"], conf["limits"]["driver"]))
-
-    def test_without_cyborg(self) -> None:
-        self.assertEqual([], self.run_phases(PHASES, services="nova"))
-        self.assertFalse(self.conf_dir.exists())

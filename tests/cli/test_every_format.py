@@ -162,7 +162,6 @@ class EveryFormatTest(base.CliTestCase):
         """One line on stderr says what is wrong, and the exit status is 2."""
         for name in classes():
             self.misused(*name.split(), "-f", "xml")
-            self.misused(*name.split(), "--no-such-option")
             if name in NEED_SERVICES or self.needs_arguments(name):
                 continue
             argv = (*name.split(), *self.arguments(name, "bad"))

@@ -65,14 +65,11 @@ class DryRunTest(LimitCase):
             self.assertEqual([["set limit", *row] for row in expected], sorted(list(row.values())[:-1] for row in rows))
             self.assertTrue(all(list(row) == columns for row in rows))
         self.assertEqual(before, self.limits())
-        self.assertEqual(["left", "right", "top"], [row["project_id"] for row in self.good("project", "list")])
-
-    def test_it_reports_a_new_project(self) -> None:
         ended = self.call("set", "gpu=6", "new", "--dry-run", "-f", "json")
-        self.assertEqual(0, ended.status)
-        self.assertEqual([["set limit", "new", "gpu", None, 6, None]], [list(row.values()) for row in ended.json])
+        self.assertEqual((0, ["set limit", "new", "gpu", None, 6, None]), (ended.status, list(ended.json[0].values())))
         notice = "Project 'new' is new: it had no usage, limit or parent before."
         self.assertEqual(f"cyborg-quota: {notice}\n", ended.err)
+        self.assertEqual(["left", "right", "top"], [row["project_id"] for row in self.good("project", "list")])
 
     def test_it_prints_what_would_be_refused_and_why(self) -> None:
         argv = ("set", "gpu=5", "right", "--dry-run")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import io
 import types
 
 import fixtures as fx
@@ -61,11 +61,6 @@ class ProjectTest(LimitTestCase):
         self.done("project", "delete", "b")
         self.assertEqual("a None\nc None\n", self.call("project", "list", "-f", "value").out)
 
-    def test_bad_usage(self) -> None:
-        self.assertIn("--parent --no-parent", self.misused("project", "set", "a"))
-        self.assertIn("not allowed with", self.misused("project", "set", "a", "--no-parent", "--parent", "b"))
-        self.misused("project", "set", "--no-parent")
-
 
 class LimitTest(LimitTestCase):
     def test_set_list_and_unset(self) -> None:
@@ -111,10 +106,6 @@ class LimitTest(LimitTestCase):
         self.assertEqual((0, ""), (ended.status, ended.out))
         self.assertRegex(ended.err, r"\Acyborg-quota: Project 'atlsa' is new: [^\n]*`unset`\.\n\Z")
         self.done("set", "gpu=8", "atlsa")
-
-    def test_what_needs_keystone(self) -> None:
-        for argv in (["list", "--names"], ["project", "list", "--orphans"]):
-            self.assertIn("needs Keystone: set its URL", self.refused(2, *argv))
 
     def test_total(self) -> None:
         self.done("set", "--default", "gpu=10")
@@ -209,16 +200,6 @@ class LimitTest(LimitTestCase):
         )
         self.done("unset", "--resource", "gpu", "p")
 
-    def test_the_upgrade_check_of_total_limits(self) -> None:
-        self.done("set", "--default", "gpu=10")
-        code, details = self.result_of("total limits")
-        self.assertEqual(0, code)
-        self.assertIn("none is set", details)
-        self.done("set", "--total", "gpu=5")
-        self.assertEqual((0, "enforced: gpu"), self.result_of("total limits"))
-        self.configure("")
-        self.assertEqual(0, self.result_of("total limits")[0])
-
     def test_bad_usage(self) -> None:
         self.assertIn("Name a project, or give --default", self.refused(2, "set", "gpu=1"))
         self.assertIn("cannot be combined with a project", self.refused(2, "set", "--default", "gpu=1", "p"))
@@ -228,6 +209,16 @@ class LimitTest(LimitTestCase):
         self.assertIn("Unknown resource", self.refused(2, "set", "--default", "tpu=1"))
         self.misused("set", "--default")
         self.assertIn("Name a project", self.refused(2, "show", "--ancestors"))
+        self.assertIn("--parent --no-parent", self.misused("project", "set", "a"))
+        self.assertIn("not allowed with", self.misused("project", "set", "a", "--no-parent", "--parent", "b"))
+        self.misused("project", "set", "--no-parent")
+        for argv in (
+            ["list", "--names"],
+            ["project", "list", "--orphans"],
+            ["show", "--usage", "p", "--project-domain", "d"],
+        ):
+            self.assertIn("needs Keystone: set its URL", self.refused(2, *argv))
+        self.assertIn("needs a project", self.refused(2, "list", "--usage", "--project-domain", "d"))
 
     def test_the_table_of_the_tree_is_indented(self) -> None:
         self.make_tree()
@@ -263,7 +254,7 @@ class LimitTest(LimitTestCase):
         self.assertIn("| depth |", self.tree("physics", "-c", "depth").out)
 
     def test_a_resource_without_a_limit(self) -> None:
-        """The limit and what is available, as in `list --usage`: refused, or unlimited."""
+        """The limit and what is available, as in `list --usage` (test_usage.py): refused, or unlimited."""
         self.configure(f"{base.DATABASE}missing = unlimited\n")
         self.good("reserve", "--project", "p", "gpu=1")
         for missing, limit, shown in (("unlimited", -1, ["unlimited", "unlimited"]), ("refuse", None, ["not set", ""])):
@@ -272,8 +263,6 @@ class LimitTest(LimitTestCase):
             self.assertEqual((limit, None), (node["limit"], node["available"]))
             row = table(self.call("list", "--tree").out)[1]
             self.assertEqual(["p", "gpu", shown[0], "0", "0", "1", shown[1]], row)
-            (usage,) = self.good("list", "--usage")
-            self.assertEqual((limit, None), (usage["limit"], usage["available"]))
 
     def test_show_lists_the_ancestors(self) -> None:
         self.make_tree()
@@ -380,22 +369,13 @@ class FileTest(LimitTestCase):
         self.assertIn("Cannot write", self.refused(2, "limits", "export", str(self.directory)))
 
     def test_from_stdin(self) -> None:
-        ended = self.spawned_with(EXAMPLE, "limits", "import", "-", "-f", "value", "-c", "after")
+        self.useFixture(fx.MonkeyPatch("sys.stdin", io.TextIOWrapper(io.BytesIO(EXAMPLE.encode()))))
+        ended = self.call("limits", "import", "-", "-f", "value", "-c", "after")
         self.assertEqual((0, "10\nNone\n100\natlas\n30\n"), (ended.status, ended.out))
-
-    def spawned_with(self, text: str, *argv: str) -> base.Ended:
-        ended = subprocess.run(
-            [base.installed(base.PROGRAM), "--config-file", str(self.conf), *argv],
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return base.Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
 class OtherDriverTest(LimitTestCase):
-    def test_config(self) -> None:
+    def test_config_and_noop(self) -> None:
         self.limit("gpu:5,fpga:-1")
         expected = "None fpga -1 True config None\nNone gpu 5 True config None\n"
         self.assertEqual(expected, self.call("list", "-f", "value").out)
@@ -404,14 +384,11 @@ class OtherDriverTest(LimitTestCase):
         self.assertIn("[limits] limits", self.refused(1, "set", "--default", "gpu=1"))
         self.assertIn("[limits] limits", self.refused(1, "project", "set", "p", "--no-parent"))
         self.assertIn("[limits] driver", self.refused(1, "override", "list"))
-
-    def test_noop(self) -> None:
         self.configure()
-        self.assertEqual([], self.good("list"))
-        self.assertEqual([], self.good("history", "list"))
+        for listed in (("list",), ("history", "list"), ("list", "--over")):
+            self.assertEqual([], self.good(*listed))
         for argv in (["set", "--default", "gpu=1"], ["unset", "--default", "--resource", "gpu"], ["list", "--tree"]):
             self.assertIn("noop", self.refused(1, *argv))
-        self.assertEqual([], self.good("list", "--over"))
 
 
 def table(text: str) -> list[list[str]]:

@@ -63,9 +63,14 @@ class MinimumTest(LimitTestCase):
         self.assertEqual(1, ended.status)
         self.assertIn(f"Not allowed: {problem}. Nothing was changed.", ended.err)
 
-    def test_what_is_unchanged_writes_nothing(self) -> None:
+    def test_of_a_new_project_and_misuse(self) -> None:
+        """Without Keystone, an id may be mistyped. What is unchanged writes nothing."""
         self.done("set", "--minimum", "typo=0", "unknown")
         self.assertNotIn("unknown", [row["project_id"] for row in self.good("project", "list")])
+        self.done("set", "--default", "gpu=2")
+        self.assertIn("Project 'typo' is new", self.call("set", "--minimum", "gpu=2", "typo").err)
+        for argv in (["--default", "gpu=4"], ["gpu=4", "higgs", "--pod", "p"], ["gpu=4"], ["gpu=-1", "higgs"]):
+            self.assertIn(self.call("set", "--minimum", *argv).status, (1, 2))
 
     def test_one_that_promises_nothing(self) -> None:
         ended = self.call("set", "--minimum", "gpu=30", "atlas")
@@ -88,12 +93,3 @@ class MinimumTest(LimitTestCase):
             self.assertEqual((1, True), (planned.status, "its minimum is 4" in planned.err))
             self.good("set", "--force", "--dry-run", "gpu=3", "higgs", *more)
         self.done("set", "--force", "gpu=3", "higgs")
-
-    def test_of_a_new_project(self) -> None:
-        """Without Keystone, an id may be mistyped."""
-        self.done("set", "--default", "gpu=2")
-        self.assertIn("Project 'typo' is new", self.call("set", "--minimum", "gpu=2", "typo").err)
-
-    def test_misuse(self) -> None:
-        for argv in (["--default", "gpu=4"], ["gpu=4", "higgs", "--pod", "p"], ["gpu=4"], ["gpu=-1", "higgs"]):
-            self.assertIn(self.call("set", "--minimum", *argv).status, (1, 2))

@@ -51,15 +51,13 @@ class OverrideTest(test_limits.LimitTestCase):
         span = "from 2998-01-01T08:00:00Z until 2999-01-01T00:00:00Z"
         self.assertIn(f"| 0 {span} |", self.call("history", "list", "--project", "q").out)
 
-    def test_the_notice_on_a_new_project_names_the_overrides(self) -> None:
-        ended = self.call("set", "gpu=1", "fpga=1", "new", "--until", "2999-01-01")
-        ids = " ".join(row["id"] for row in self.good("override", "list"))
-        self.assertIn(f"If the id is wrong, remove the limit with `override delete {ids}`.", ended.err)
-        self.done("override", "delete", *ids.split())
-
     def test_bad_usage(self) -> None:
         until = ("--until", "2999-01-01")
         self.assertIn("--until needs a project", self.refused(2, "set", "--default", "gpu=1", *until))
         self.assertIn("--until", self.refused(2, "set", "gpu=1", "p", "--from", "2999-01-01"))
         self.assertIn("2026-12-01T08:00Z", self.misused("set", "gpu=1", "p", "--until", "noon"))
         self.misused("override", "delete")
+        ended = self.call("set", "gpu=1", "fpga=1", "new", *until)
+        ids = " ".join(row["id"] for row in self.good("override", "list"))
+        self.assertIn(f"If the id is wrong, remove the limit with `override delete {ids}`.", ended.err)
+        self.done("override", "delete", *ids.split())

@@ -44,13 +44,21 @@ class ReplayTest(ReplayCase):
         self.assertEqual(held(self.good("list", "--usage")), held(report["projects"]))
         self.assertEqual([], self.good("audit"))
 
-    def test_without_a_limit_nothing_is_refused(self) -> None:
-        self.assertEqual(0, self.replay(EXAMPLE)["refused"])
-
-    def test_limits_of_the_configuration_apply_unless_given(self) -> None:
+    def test_which_limits_apply(self) -> None:
+        """Those of the configuration, unless some are given; a second run must have those of the first."""
         self.limit("gpu:0,fpga:0")
-        self.assertEqual(0, self.replay(EXAMPLE, "--limit", "gpu=100")["refused"])
-        self.assertEqual(-1, self.replay(EXAMPLE, "--limit", "gpu=100")["projects"][0]["limit"])
+        for _ in range(2):
+            report = self.replay(EXAMPLE, "--limit", "gpu=100")
+            self.assertEqual((0, -1), (report["refused"], report["projects"][0]["limit"]))
+        for other in (["--limit", "gpu=5"], [], ["--limit", "gpu=100", "--limit", "fpga=1"]):
+            self.assertIn("another database", self.refused(2, "replay", EXAMPLE, *other))
+        self.configure("[limits]\ndriver = database")
+        self.good("set", "--default", "gpu=4")
+        path = self.trace("0,reserve,a,p,gpu,2", "1,reserve,b,p,gpu,2")
+        self.replay(path)
+        self.assertEqual("nothing to do", self.call("replay", path).err.strip()[-13:])
+        self.good("set", "--default", "gpu=1")
+        self.assertIn("another database", self.refused(2, "replay", path))
 
     def test_every_format(self) -> None:
         table = self.call("replay", EXAMPLE, "--limit", "gpu=4").out
@@ -98,21 +106,6 @@ class ReplayTest(ReplayCase):
         self.assertEqual([4, 2, 3, 1], [again[name] for name in counts])
         self.assertEqual([], self.good("audit"))
         self.assertIn("another database", self.refused(2, "replay", trace, "--provider", "n1", "--limit", "gpu=5"))
-
-    def test_other_limits_than_in_the_first_run(self) -> None:
-        self.replay(EXAMPLE, "--limit", "gpu=4")
-        for other in (["--limit", "gpu=5"], [], ["--limit", "gpu=4", "--limit", "fpga=1"]):
-            line = self.refused(2, "replay", EXAMPLE, *other)
-            self.assertIn("another database", line)
-
-    def test_other_limits_of_the_ledger_than_in_the_first_run(self) -> None:
-        self.configure("[limits]\ndriver = database")
-        self.good("set", "--default", "gpu=4")
-        path = self.trace("0,reserve,a,p,gpu,2", "1,reserve,b,p,gpu,2")
-        self.replay(path)
-        self.assertEqual("nothing to do", self.call("replay", path).err.strip()[-13:])
-        self.good("set", "--default", "gpu=1")
-        self.assertIn("another database", self.refused(2, "replay", path))
 
     def test_what_it_reserves_does_not_expire(self) -> None:
         """It may be continued days later, and a trace has times of its own."""

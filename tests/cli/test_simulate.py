@@ -253,6 +253,9 @@ class BadInputTest(SimulateCase):
         self.assertIn("No such file", self.refused(2, "simulate", new, "--against", nowhere))
         self.assertIn("Cannot read", self.refused(2, "simulate", nowhere, "--against", EXAMPLE))
         self.assertIn("--chart", self.refused(2, "simulate", new, "--against", EXAMPLE, "--chart", "x.jpg"))
+        self.misused("trace", "export", "--since", "yesterday")
+        for path in (str(self.directory), str(self.directory / "none/x.csv")):
+            self.assertIn("Cannot write", self.refused(2, "trace", "export", path))
 
 
 class ChartTest(SimulateCase):
@@ -323,12 +326,3 @@ class ExportTest(SimulateCase):
         with mock.patch("cyborg_quota.replay.export.write", write), small_files(2**20):
             error = self.refused(1, "trace", "export")
         self.assertIn("cannot be written: File too large. Nothing was changed. Set the environment variable", error)
-
-    def test_bad_arguments(self) -> None:
-        self.misused("trace", "export", "--since", "yesterday")
-        for path in (str(self.directory), str(self.directory / "none/x.csv")):
-            self.assertIn("Cannot write", self.refused(2, "trace", "export", path))
-
-    def test_a_trace_with_the_name_of_the_command(self) -> None:
-        (self.directory / "export").write_text(base.HEADER)
-        self.assertEqual(0, self.call("replay", str(pathlib.Path(self.directory, "export"))).status)

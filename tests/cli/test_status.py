@@ -17,7 +17,12 @@ class LimitsTest(base.CliTestCase):
         code, details = self.check_limits("noop")
         self.assertEqual(status.WARNING, code)
         self.assertIn("nothing is limited", details)
+        self.assertEqual(0, self.result_of("total limits")[0])
         self.assertEqual(status.SUCCESS, self.check_limits("database")[0])
+        code, details = self.result_of("total limits")
+        self.assertEqual((0, True), (code, "none is set" in details))
+        self.call("set", "--total", "gpu=5")
+        self.assertEqual((0, "enforced: gpu"), self.result_of("total limits"))
 
 
 class CyborgTest(base.CliTestCase):
