@@ -36,15 +36,9 @@ class ResourceListTest(base.CliTestCase):
             [[*fpga, None, "not set: [limits] missing = refuse"], [*gpu, -1, "set --default"]],
             self.rows("driver = database"),
         )
-
-    def test_the_initial_limit_replaces_the_default(self) -> None:
-        self.configure(f"{QUOTA}[limits]\ndriver = database\n")
-        self.call("set", "--default", "gpu=100")
-        self.call("resource", "create", "tpu")
+        # The initial limit replaces the default; and Keystone is not asked.
         rows = self.rows("driver = database\nroot_initial_limit = 7")
-        self.assertEqual([[7, "[limits] root_initial_limit"]] * 3, [row[3:] for row in rows])
-
-    def test_keystone_is_not_asked(self) -> None:
+        self.assertEqual([[7, "[limits] root_initial_limit"]] * 2, [row[3:] for row in rows])
         settings = "auth_type = password\nauth_url = http://127.0.0.1:1/v3\nusername = cyborg\npassword = x"
         domain = "user_domain_id = default\nsystem_scope = all\nendpoint_id = cyborg"
         rows = self.rows(f"driver = keystone\n[oslo_limit]\n{settings}\n{domain}")

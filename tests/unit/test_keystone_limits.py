@@ -300,7 +300,8 @@ class TestCosts(DriverTestCase):
         self.now += TTL
         self.constraints()
         self.assertEqual(9, len(self.keystone.paths))
-        self.assertEqual(1, self.keystone.made)
+        self.assertEqual(([], {}), (self.constraints(resources=()), self.shown()), "nothing to look up")
+        self.assertEqual((9, 1), (len(self.keystone.paths), self.keystone.made))
 
     def test_a_list_of_all_projects_is_one_call(self) -> None:
         self.keystone.set_limit("p7", "gpu", 3)
@@ -317,10 +318,6 @@ class TestCosts(DriverTestCase):
             self.keystone.set_limit(holder, "gpu", limit)
             self.assertEqual({(holder, "gpu"): limit}, self.shown(holder))
         self.assertNotIn("/limits?service_id=service-1", self.keystone.paths)
-
-    def test_nothing_to_look_up(self) -> None:
-        self.assertEqual([], self.constraints(resources=()))
-        self.assertEqual({}, self.shown())
 
 
 class TestFaults(DriverTestCase):
@@ -346,11 +343,14 @@ class TestFaults(DriverTestCase):
             self.keystone.instead[""] = instead
             self.now += 10
             self.assertIn(words, self.unavailable())
-
-    def test_a_truncated_list_is_an_error(self) -> None:
-        """A missing limit would be replaced by the default."""
+        self.keystone.instead.clear()
+        self.now += 10
+        # A limit that is missing in a list would be replaced by the default.
         self.keystone.instead["registered_limits"] = Response(200, {"registered_limits": [], "truncated": True})
         self.assertIn("list_limit", self.unavailable())
+        self.keystone.instead = {"projects": Response(403, {})}  # flat needs no project
+        self.now += 10
+        self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints())
 
     def test_a_user_who_sees_a_part_only(self) -> None:
         """Keystone returns a shorter list of limits, and no error."""
@@ -366,10 +366,6 @@ class TestFaults(DriverTestCase):
                 self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints())
             else:
                 self.assertIn("the limits of its own project only. It needs the role reader", self.unavailable())
-
-    def test_a_project_that_may_not_be_read_does_not_stop_flat(self) -> None:
-        self.keystone.instead["projects"] = Response(403, {})
-        self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints())
 
 
 class TestManyPaths(DriverTestCase):

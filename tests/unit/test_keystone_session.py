@@ -22,10 +22,6 @@ from tests.keystones import PASSWORD
 class TestConfiguration(base.BaseTestCase):
     """Invalid options raise an error when the driver is made, without a request."""
 
-    def test_it_is_found_by_its_name(self) -> None:
-        engine = make_engine(keystones.settings())
-        self.assertIsInstance(engine._driver.limit_driver, KeystoneLimitDriver)
-
     def test_options_that_are_missing_or_wrong(self) -> None:
         unknown = keystones.settings()
         unknown.set_override("auth_type", "telepathy", group="oslo_limit")

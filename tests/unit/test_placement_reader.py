@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import tracemalloc
 import unittest
-from collections.abc import Callable
 from typing import Any
 
 import requests
@@ -90,18 +89,11 @@ class TestMemory(unittest.TestCase):
 
     BOUND_BYTES = 1_500_000
 
-    def measured(self, work: Callable[[], Any]) -> Any:
+    def test_a_measurement_of_a_pod(self) -> None:
         api = ServiceApi(Full, PLACEMENT)
         api.get("/resource_providers")  # what the first request imports is no part of the measurement
-        self.api = api
         tracemalloc.start()
-        try:
-            found = work()
-            self.assertLess(tracemalloc.get_traced_memory()[1], self.BOUND_BYTES)
-        finally:
-            tracemalloc.stop()
-        return found
-
-    def test_a_measurement_of_a_pod(self) -> None:
-        use = self.measured(lambda: use_by_resource(sources.read_placement(self.api, RULES), RULES))
+        self.addCleanup(tracemalloc.stop)
+        use = use_by_resource(sources.read_placement(api, RULES), RULES)
+        self.assertLess(tracemalloc.get_traced_memory()[1], self.BOUND_BYTES)
         self.assertEqual({"gpu": ResourceUse(Full.HOSTS, Full.HOSTS * Full.CONSUMERS)}, use)

@@ -24,9 +24,6 @@ class TestStatus(base.BaseTestCase):
         report(run, *arguments)
         return run.status, "".join(f"{line}\n" for line in printed)
 
-    def report_others(self, report: Report) -> tuple[int, str]:
-        return self.result(reconcile._report_others, report)
-
     def heal(self, differences: list[Difference], repaired: list[Difference]) -> tuple[int, str, list[Any]]:
         """The exit status, what is printed, and the columns arq and result, of a repair that has repaired these."""
         host = "cyborg_quota.cyborg.cyborg_host"
@@ -44,14 +41,14 @@ class TestStatus(base.BaseTestCase):
     def test_more_than_are_listed(self) -> None:
         """Differences that a run cannot repair, and those that it leaves to the next one."""
         lost = Difference("not attached", "a", (charge("1", "p1", "gpu", 1),), None)
-        self.assertEqual((0, ""), self.report_others(Report(1, [lost])))
-        status, text = self.report_others(Report(1, [], unclaimed=2))
+        self.assertEqual((0, ""), self.result(reconcile._report_others, Report(1, [lost])))
+        status, text = self.result(reconcile._report_others, Report(1, [], unclaimed=2))
         self.assertEqual(0, status)
         self.assertIn("2 more ARQs are charged correctly, but without a source", text)
         rest = "3 further differences are not listed. Run the command again when those above are repaired.\n"
-        self.assertEqual((1, rest), self.report_others(Report(9, [lost], omitted_own=3)))
+        self.assertEqual((1, rest), self.result(reconcile._report_others, Report(9, [lost], omitted_own=3)))
         foreign = dataclasses.replace(lost, is_own=False)
-        status, text = self.report_others(Report(9, [foreign], omitted_others=4))
+        status, text = self.result(reconcile._report_others, Report(9, [foreign], omitted_others=4))
         self.assertEqual((1, 2), (status, text.count("\n")))
         self.assertIn("5 of these ARQs have charges without a source", text)
 

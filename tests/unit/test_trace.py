@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import pathlib
 import random
 
@@ -154,12 +153,3 @@ class TallyTest(TraceCase):
         self.assertEqual(("p", "gpu", 2), (panel.project_id, panel.resource, panel.limit))
         self.assertEqual(([0.0, 1.0, 2.0, 3.0], [2, 2, 2, 0]), (panel.held.times, panel.held.amounts))
         self.assertEqual(([0, 0, 1, 0], 1), (panel.held.refused, panel.held.total_refused))
-
-
-class ExampleTest(base.BaseTestCase):
-    def test_the_shipped_trace_is_small_and_has_every_event(self) -> None:
-        events = list(Trace(str(EXAMPLE)))
-        self.assertEqual({"reserve", "commit", "rollback", "release"}, {event.kind for event in events})
-        self.assertEqual(3, len({event.project_id for event in events}))
-        self.assertEqual({"gpu", "fpga"}, {event.resource for event in events})
-        self.assertLess(os.path.getsize(EXAMPLE), 4096)

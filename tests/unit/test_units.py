@@ -71,12 +71,6 @@ class TestCapacity(base.BaseTestCase):
 
 
 class TestCheckInventory(base.BaseTestCase):
-    def test_valid(self) -> None:
-        checked = units.check_inventory("gpu", Inventory(8, allocation_ratio="1.50"))  # type: ignore[arg-type]
-        self.assertEqual(decimal.Decimal("1.5"), checked.allocation_ratio)
-        units.check_inventory("gpu", Inventory(0))
-        units.check_inventory("gpu", Inventory(5, 5, min_unit=9))
-
     def test_each_invalid_value_is_named(self) -> None:
         changes: tuple[dict[str, Any], ...] = (
             {"total": -1}, {"total": True}, {"total": 1.0}, {"total": 2**31}, {"total": None},
@@ -96,5 +90,8 @@ class TestCheckInventory(base.BaseTestCase):
         error = self.assertRaises(exceptions.InvalidInventory, units.check_inventory, "gpu", large)
         self.assertIn("total * allocation_ratio must be at most 1099511627776", str(error))
         units.check_inventory("gpu", dataclasses.replace(large, allocation_ratio=decimal.Decimal(512)))
+        checked = units.check_inventory("gpu", Inventory(5, 5, min_unit=9, allocation_ratio="1.50"))  # type: ignore[arg-type]
+        self.assertEqual(decimal.Decimal("1.5"), checked.allocation_ratio)
+        units.check_inventory("gpu", Inventory(0))
         low = Inventory(8, min_unit=4, max_unit=3)
         self.assertRaises(exceptions.InvalidInventory, units.check_inventory, "gpu", low)
