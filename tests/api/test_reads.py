@@ -41,11 +41,17 @@ class TestOtherLimitDrivers(ApplicationTestCase):
             self.assertEqual(below, second["quota"]["gpu"])
         self.assertEqual(404, self.ask("/v2/quotas/higgs/overrides/1-0", method="DELETE").status_int)
 
-    def test_default_limits_that_are_unlimited(self) -> None:
+    def test_default_limits_that_are_unlimited_or_not_known_here(self) -> None:
         self.restart(limits__driver="noop")
         unlimited = {"fpga": -1, "gpu": -1}
         for path in ("/v2/quotas/higgs", "/v2/quotas/higgs/defaults", "/v2/quota_defaults"):
             self.assertEqual(unlimited, self.get(path)["quota"], path)
+        # They are not known here, as with Keystone, which stores them.
+        self.patch(NoopLimitDriver, "defaults", lambda _driver: None)
+        self.restart(limits__driver="noop")
+        for path in ("/v2/quotas/higgs/defaults", "/v2/quota_defaults"):
+            error = self.error(self.ask(path))
+            self.assertEqual((409, "cyborg_quota.limits_read_only"), (error["status"], error["code"]))
 
     def test_a_resource_without_a_limit(self) -> None:
         """Null means that nothing can be reserved; -1 that it is unlimited."""
@@ -84,15 +90,6 @@ class TestOtherLimitDrivers(ApplicationTestCase):
                 records = deploy_engine(self).limits.list_limits(base.ADMIN, project_id)
                 applying = {} if expected in (None, -1) else limits
                 self.assertEqual(applying, {one.resource: one.limit for one in records}, (options, project_id))
-
-    def test_default_limits_that_are_not_known_here(self) -> None:
-        """As with Keystone, which stores them."""
-        self.patch(NoopLimitDriver, "defaults", lambda _driver: None)
-        self.restart(limits__driver="noop")
-        for path in ("/v2/quotas/higgs/defaults", "/v2/quota_defaults"):
-            response = self.ask(path)
-            error = self.error(response)
-            self.assertEqual((409, "cyborg_quota.limits_read_only"), (response.status_int, error["code"]))
 
 
 class TestWithoutLimits(ApplicationTestCase):

@@ -18,6 +18,7 @@ import fixtures as fx
 from cyborg_quota import exceptions
 from cyborg_quota.cli import expirer, status
 from tests.cli import base
+from tests.servers import machine
 
 UNIT = pathlib.Path(__file__).parents[2] / "etc/systemd/cyborg-quota-expirer.service"
 
@@ -91,11 +92,8 @@ class ServiceTest(ExpirerCase):
         return int(self.good("list", "--usage")[0]["reserved"])
 
     def wait_until(self, process: subprocess.Popen[str], is_so: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
-        while not is_so():
-            self.assertIsNone(process.poll(), "it ended")
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.05)
+        machine.wait_until(lambda: is_so() or process.poll() is not None, 30)
+        self.assertEqual((None, True), (process.poll(), is_so()), "it ended, or takes too long")
 
     def stop(self, process: subprocess.Popen[str]) -> tuple[str, float]:
         """Send SIGTERM; returns the log, and the seconds that the end took."""

@@ -258,14 +258,6 @@ class BadInputTest(SimulateCase):
             self.assertIn("Cannot write", self.refused(2, "trace", "export", path))
 
 
-class ChartTest(SimulateCase):
-    def test_names_that_a_formula_or_a_terminal_would_interpret(self) -> None:
-        trace = self.trace("0,reserve,a,_a$x$,gpu,1", "0,reserve,b,<b>&,gpu,9", "0,reserve,c," + "é" * 99 + ",gpu,1")
-        path = self.directory / "new.svg"
-        self.simulate({"defaults": {"gpu": 4}}, trace, "--chart", str(path))
-        self.assertEqual(b"<?xml", path.read_bytes()[:5])
-
-
 class HalfOfThePeakTest(SimulateCase):
     """The commands of what-if.rst, on a small trace. (The page's trace is not part of the source tree.)"""
 

@@ -63,10 +63,6 @@ class PanelsTestCase(base.BaseTestCase):
         page.get_by_role("link", name=name, exact=True).click()
         page.locator(f"{CONTENT} .tab-pane.active .table_wrapper").wait_for()
 
-    def text(self, page: Page, selector: str = CONTENT) -> str:
-        """See the function ``text``."""
-        return text(page, selector)
-
     def check(self, page: Page, picture: str | None = None, part: str = CONTENT) -> None:
         """Check the page at both widths: it does not scroll to the side, and axe has no serious finding."""
         for width in WIDTHS:

@@ -46,26 +46,19 @@ class TestLimits(unittest.TestCase):
         initial = {"ids": {"project_id": "p"}, "limits": now}
         return kind(REQUESTS.post("/x"), query, initial=initial)
 
-    def changed(self, kind: Any, now: dict[str, int | None], **changes: str) -> dict[str, int]:
-        form = self.send(kind, now, **changes)
-        self.assertTrue(form.is_valid(), form.errors.as_json())
-        found: dict[str, int] = form.changed_limits(form.cleaned_data)
-        return found
-
     def test_a_resource_that_appears_does_not_take_the_limit_of_another(self) -> None:
         for kind in (forms.SetLimitsForm, forms.SetDefaultsForm):
             for now in ({"fpga": 2, "fpga.U250": None, "gpu": None}, {"a": 1, "fpga": 2, "gpu": 20}):
-                self.assertEqual({"gpu": 22}, self.changed(kind, now, gpu="22"))
+                form = self.send(kind, now, gpu="22")
+                self.assertTrue(form.is_valid(), form.errors.as_json())
+                self.assertEqual({"gpu": 22}, form.changed_limits(form.cleaned_data))
 
-    def test_no_change(self) -> None:
+    def test_no_change_and_an_empty_limit(self) -> None:
         form = self.send(forms.SetLimitsForm, {"fpga": 3, "gpu": None})
         self.assertFalse(form.is_valid())
         self.assertIn("No limit was changed.", str(form.errors))
-
-    def test_an_empty_limit(self) -> None:
         form = self.send(forms.SetLimitsForm, {"fpga": 2, "gpu": 20}, gpu="")
-        self.assertFalse(form.is_valid())
-        self.assertEqual(["limit_gpu"], list(form.errors))
+        self.assertEqual((False, ["limit_gpu"]), (form.is_valid(), list(form.errors)))
 
 
 class TestBars(unittest.TestCase):
@@ -107,7 +100,7 @@ class TestTexts(unittest.TestCase):
         detail = {"limit": 9, "in_use": 5, "reserved": 1, "fits": 3, "bound_by": None, "override": None, **changes}
         return rows.usage("gpu", detail)
 
-    def test_an_override_is_named_with_its_end(self) -> None:
+    def test_limits_and_what_binds(self) -> None:
         override = {"until": "2999-12-05T18:00:07Z", "otherwise": -1}
         usage = self.usage(override=override)
         self.assertEqual("9 (override until 2999-12-05 18:00:07, otherwise Unlimited)", texts.limit_in_force(usage))
@@ -115,15 +108,15 @@ class TestTexts(unittest.TestCase):
         self.assertEqual(
             ("9", "The limit of the project"), (texts.limit_in_force(self.usage()), texts.bound_by(self.usage()))
         )
-
-    def test_what_was_changed(self) -> None:
-        found = [texts.changed(value) for value in (None, -1, "physics", {"hours": 10, "every": "month"})]
-        self.assertEqual([None, "Unlimited", "physics", "hours 10, every month"], found)
-
-    def test_unlimited_is_a_word(self) -> None:
+        budget = self.usage(bound_by={"project_id": "physics", "scope": "budget", "limit": None})
+        self.assertEqual("The budget of project physics and all projects below it", texts.bound_by(budget))
         counter = {"project_id": "p", "scope": "counter", "limit": 2**31 - 1}
         for changes in ({"fits": -1}, {"fits": 2**31 - 4, "bound_by": counter}):
             self.assertEqual("Unlimited", texts.fits(self.usage(limit=-1, **changes)))
+
+    def test_what_was_changed(self) -> None:
+        found = [texts.changed(value) for value in (None, -1, 0, 7, "physics", {"hours": 10, "every": "month"})]
+        self.assertEqual([None, "Unlimited", "0", "7", "physics", "hours 10, every month"], found)
 
     def test_no_resources_and_no_answer(self) -> None:
         for is_unknown, words in ((True, "cannot be shown at the moment"), (False, "No resources are configured.")):
@@ -144,8 +137,6 @@ class TestReadOnly(unittest.TestCase):
         where = "in Keystone (openstack limit set)"
         self.assertEqual(({False}, where), self.allowed({"quota": {}, "read_only": where}))
         self.assertEqual(({True}, None), self.allowed({"quota": {}, "read_only": None}))
-
-    def test_where_limits_are_set(self) -> None:
         shown = render_to_string("accelerator_quota/_read_only.html", {"read_only": "in Keystone"})
         self.assertIn("<p>Limits are set in Keystone.</p>", shown)
 
@@ -183,16 +174,6 @@ class TestClient(unittest.TestCase):
         with mock.patch("cyborg_quota.horizon.client.project_names", return_value={"p": "physics"}):
             self.assertEqual(["physics", "gone"], [one["name"] for one in tab_of("budgets", api).read(limit=9)])
         self.assertEqual({"limit": 9}, call.call_args.kwargs["params"])
-
-    def test_a_budget_that_binds(self) -> None:
-        bound = {"project_id": "physics", "scope": "budget", "limit": None}
-        usage = {"limit": 9, "override": None, "bound_by": bound}
-        self.assertEqual("The budget of project physics and all projects below it", texts.bound_by(usage))
-
-    def test_one_inventory_shows_that_there_is_capacity(self) -> None:
-        api, call = self.client({"capacity": [{}]})
-        self.assertEqual([{}], tab_of("capacity", api).read(limit=1))
-        self.assertEqual({"limit": 1}, call.call_args.kwargs["params"])
 
     def test_limits_without_overrides(self) -> None:
         own = {"quotas": [{"project_id": "p", "quota": {"gpu": 20}, "overrides": 1}]}
@@ -264,10 +245,6 @@ class TestTables(unittest.TestCase):
         ended = {**datum, "spent": None, "left": None, "held": None, "enforce": "notify"}
         self.assertIsNone(texts.hours("spent")(ended))
         self.assertEqual("Notices only", texts.when_spent(ended))
-
-    def test_the_values_of_a_change(self) -> None:
-        found = [texts.changed(value) for value in (-1, 0, 7, "physics", None)]
-        self.assertEqual(["Unlimited", "0", "7", "physics", None], found)
 
     def test_the_next_page_is_in_the_same_tab(self) -> None:
         for table, expected in (

@@ -9,6 +9,7 @@ from cyborg_quota import Inventory, exceptions
 from cyborg_quota.types.capacity import ResourceUse
 from tests import base as ledger
 from tests.horizon.base import PanelsTestCase
+from tests.horizon.base import text as text_of
 from tests.integration import catalog, rest_api
 from tests.servers import machine
 
@@ -42,7 +43,7 @@ class TestProject(PanelsTestCase):
         self.make_budget("atlas")
         page = self.log_in(self.stack.bob, PROJECT)
         page.get_by_role("link", name="Accelerator Quota", exact=True).wait_for()
-        text = self.text(page)
+        text = text_of(page)
         self.assertIn("gpu 5 of 20 in use, 1 reserved; 14 fit", text)
         self.assertIn("gpu 20 5 1 14 The limit of the project", text)
         self.assertRegex(text, r"gpu 1 a request in flight - \d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
@@ -57,12 +58,12 @@ class TestProject(PanelsTestCase):
         self.stack.attach("physics", gpu=4)
         page.reload()
         physics = self.stack.projects["physics"]
-        self.assertIn(f"12 The limit 30 of project {physics} and all projects below it", self.text(page))
+        self.assertIn(f"12 The limit 30 of project {physics} and all projects below it", text_of(page))
         self.stack.attach("atlas", gpu=12)
         with self.assertRaises(exceptions.OverQuota):
             self.stack.attach("atlas", gpu=1)
         page.reload()
-        self.assertIn("gpu 17 of 20 in use, 1 reserved; 0 fit", self.text(page))
+        self.assertIn("gpu 17 of 20 in use, 1 reserved; 0 fit", text_of(page))
         self.check(page, "limit-reached")
 
     def check_others_are_hidden(self, page: Page) -> None:
@@ -73,7 +74,7 @@ class TestProject(PanelsTestCase):
         self.assertNotIn(ADMIN, source)
         for path in (ADMIN, f"{ADMIN}/project/{self.stack.projects['cms']}"):
             self.go(page, path)
-            self.assertIn("You are not authorized to access this page", self.text(page, "body"))
+            self.assertIn("You are not authorized to access this page", text_of(page, "body"))
 
     def test_an_admin_sees_only_the_project_of_the_token(self) -> None:
         """The token of an admin could read the reservations of all projects."""
@@ -81,7 +82,7 @@ class TestProject(PanelsTestCase):
         uuids = self.stack.engine.reserve(context, {"gpu": 1}, consumer="of biology")
         self.addCleanup(self.stack.engine.rollback, context, uuids)
         page = self.log_in(self.stack.alice, PROJECT)
-        self.assertIn("Reservations in Flight", self.text(page))
+        self.assertIn("Reservations in Flight", text_of(page))
         self.assertNotIn("of biology", page.content())
 
 
@@ -142,7 +143,7 @@ class TestAdmin(PanelsTestCase):
         self.see_compact_rows(page)
         page.locator("#projects tbody tr", has_text="biology").get_by_role("link", name="Set Limits").click()
         self.submit(page, "Set Limits", "The limits were set.", gpu="7", Reason="two more cards")
-        self.assertIn("gpu 0 of 7 in use; 7 fit", self.text(page))
+        self.assertIn("gpu 0 of 7 in use; 7 fit", text_of(page))
         self.see_the_warning(page)
         self.see_refusals(page)
         self.see_the_history(page)
@@ -155,7 +156,7 @@ class TestAdmin(PanelsTestCase):
         self.assertLess(max(heights), 80)
         self.assertIn(
             "cms Default fpga 0 of 0 in use (default); 0 fit gpu 8 of 10 in use (own limit); 2 fit 80 %",
-            self.text(page, "#projects"),
+            text_of(page, "#projects"),
         )
         for _ in range(2):  # the largest is last, and then first
             page.locator("#projects th", has_text="Held").click()
@@ -189,13 +190,13 @@ class TestAdmin(PanelsTestCase):
                 self.check(page, "refusal", part="#quota_form")
         form.get_by_text("Force: permit limits below").click()
         self.submit(page, "Set Limits", "The limits were set.", gpu="3")
-        self.assertIn("gpu 8 of 3 in use (over the limit); 0 fit", self.text(page))
+        self.assertIn("gpu 8 of 3 in use (over the limit); 0 fit", text_of(page))
         self.check(page)
 
     def see_the_history(self, page: Page) -> None:
         self.open_project(page, "biology", "History")
         when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
-        self.assertRegex(self.text(page), f"{when} set limit gpu 5 7 - - two more cards alice")
+        self.assertRegex(text_of(page), f"{when} set limit gpu 5 7 - - two more cards alice")
         self.check(page, "history")
 
     def return_to_the_defaults(self, page: Page) -> None:
@@ -205,7 +206,7 @@ class TestAdmin(PanelsTestCase):
         row.get_by_role("link", name="Return to Defaults").click()
         self.submit(page, "Return to Defaults", "The limits were removed.", Reason="the end")
         self.open_tab(page, "Usage")  # (Horizon shows the last tab)
-        self.assertIn("gpu 0 of 0 in use", self.text(page))
+        self.assertIn("gpu 0 of 0 in use", text_of(page))
         limits = self.stack.engine.limits.list_limits(ledger.ADMIN, self.stack.projects["biology"])
         self.assertEqual([], [one for one in limits if one.is_own])
 
@@ -220,11 +221,11 @@ class TestAdmin(PanelsTestCase):
         expect(form.locator(".alert-danger")).to_contain_text("An override must end in the future")
         done = "The override was added."
         self.submit(page, "Add Override", done, Until="2099-01-31T08:00", Reason="a campaign")
-        self.assertIn("gpu 0 of 9 in use; 9 fit", self.text(page))
-        self.assertIn("gpu 9 (override until 2099-01-31 08:00:00, otherwise 5) 0 0 9 The override", self.text(page))
+        self.assertIn("gpu 0 of 9 in use; 9 fit", text_of(page))
+        self.assertIn("gpu 9 (override until 2099-01-31 08:00:00, otherwise 5) 0 0 9 The override", text_of(page))
         self.check(page, "override")
         self.open_tab(page, "Overrides")
-        self.assertRegex(self.text(page), r"gpu 9 [\d-]+ \d\d:\d\d:\d\d 2099-01-31 08:00:00 a campaign")
+        self.assertRegex(text_of(page), r"gpu 9 [\d-]+ \d\d:\d\d:\d\d 2099-01-31 08:00:00 a campaign")
         self.check(page)
         self.see_the_own_limit(page)
         self.open_tab(page, "Overrides")
@@ -233,7 +234,7 @@ class TestAdmin(PanelsTestCase):
         [entry] = self.stack.engine.limits.history(ledger.ADMIN, self.stack.projects["biology"], limit=1)
         self.assertEqual("it ended early", entry.reason)
         self.open_tab(page, "Usage")
-        self.assertIn("gpu 0 of 5 in use; 5 fit", self.text(page))
+        self.assertIn("gpu 0 of 5 in use; 5 fit", text_of(page))
 
     def see_the_own_limit(self, page: Page) -> None:
         """While an override applies, the form has the own limit, which can be set."""
@@ -255,16 +256,16 @@ class TestAdmin(PanelsTestCase):
         self.stack.engine.reserve(atlas, {"gpu": 2}, consumer="a request in flight")
         page = self.log_in(self.stack.alice, ADMIN)
         self.open_project(page, "physics", "Project Tree")
-        text = self.text(page)
+        text = text_of(page)
         self.assertIn("physics gpu 30 0 10 10", text)
         self.assertIn("cms gpu 10 8 0 8", text)
         self.assertLess(text.index("physics"), text.index("cms"))
         self.check(page, "tree")
         page.get_by_role("link", name="cms").first.click()
         page.locator(".detail-title", has_text="cms").wait_for()
-        self.assertIn("gpu 8 of 10 in use; 2 fit", self.text(page))
+        self.assertIn("gpu 8 of 10 in use; 2 fit", text_of(page))
         self.open_project(page, "atlas", "Reservations in Flight")
-        self.assertIn("gpu 2 a request in flight", self.text(page))
+        self.assertIn("gpu 2 a request in flight", text_of(page))
 
     def test_defaults_capacity_and_pods(self) -> None:
         page = self.log_in(self.stack.alice, ADMIN, is_new=True)
@@ -284,7 +285,7 @@ class TestAdmin(PanelsTestCase):
             ("Pods", "north az1 available gpu: 3 / 8"),
         ):
             self.open_tab(page, name)
-            self.assertRegex(self.text(page), expected)
+            self.assertRegex(text_of(page), expected)
             self.check(page)
         self.see_that_the_service_is_down()
 
@@ -308,10 +309,10 @@ class TestAdmin(PanelsTestCase):
         for path in (None, ADMIN, f"{ADMIN}/project/{self.stack.projects['cms']}"):
             if path is not None:
                 self.go(page, path)
-            self.assertIn("The quota service cannot be reached.", self.text(page, "body"))
-            self.assertNotIn("No resources are configured", self.text(page))
+            self.assertIn("The quota service cannot be reached.", text_of(page, "body"))
+            self.assertNotIn("No resources are configured", text_of(page))
             if path != ADMIN:
-                self.assertIn("The quota cannot be shown at the moment.", self.text(page))
+                self.assertIn("The quota cannot be shown at the moment.", text_of(page))
                 self.check(page, "unavailable" if path is None else None)
         self.go(page, f"{ADMIN}/project/{self.stack.projects['cms']}/set")
         self.assertTrue(page.url.endswith(f"/{ADMIN}/"), page.url)
@@ -332,10 +333,10 @@ class TestLimitsInKeystone(PanelsTestCase):
         self.useFixture(catalog.OnlyAccelerator(keystone, f"{api.url}/v2"))
         self.stack.attach("biology", gpu=2)
         page = self.log_in(self.stack.alice, ADMIN, is_new=True)
-        self.assertIn("gpu 2 of 7 in use", self.text(page, "#projects tr:has-text('biology')"))
+        self.assertIn("gpu 2 of 7 in use", text_of(page, "#projects tr:has-text('biology')"))
         for path in (ADMIN, f"{ADMIN}/project/{biology}"):
             self.go(page, path)
             self.check(page)
-            self.assertIn("Limits are set in Keystone", self.text(page))
+            self.assertIn("Limits are set in Keystone", text_of(page))
             for action in ("Set Limits", "Add Override", "Return to Defaults", "Set Default Limits"):
                 self.assertEqual(0, page.get_by_text(action, exact=True).count(), (path, action))

@@ -43,21 +43,17 @@ def make_cache() -> cache.Cache:
     return limits
 
 
-def of_tracker(name: str) -> Callable[[], tuple[Any, Any]]:
-    """Return a function that makes a part of the tracker, which renews it; and the tracker, which must be kept."""
-
-    def make() -> tuple[Any, Any]:
-        tracker = bind_tracker.BindTracker(mock.Mock(), bind_expire_seconds=60)
-        return getattr(tracker, name), tracker
-
-    return make
+def make_guard() -> tuple[Any, Any]:
+    """Return the guard of a tracker, which renews it; and the tracker, which must be kept."""
+    tracker = bind_tracker.BindTracker(mock.Mock(), bind_expire_seconds=60)
+    return tracker.guard, tracker
 
 
 OBJECTS: dict[str, Callable[[], Any]] = {
     "db.database._Pool": lambda: Database(DatabaseSettings(url="sqlite://"))._pool,
     "db.dialects.postgresql._Watcher": lambda: postgresql._Watcher(60.0),
     "limits.sources.cache.Cache": make_cache,
-    "cyborg.ledger_guard.LedgerGuard": of_tracker("guard"),
+    "cyborg.ledger_guard.LedgerGuard": make_guard,
     "cyborg.bind_tracker.Extender": lambda: bind_tracker.Extender(mock.Mock()),
     "cyborg.repair.Repair": lambda: repair.Repair(mock.Mock(), is_healing=True),
     "policy.Policy": policy.Policy,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from unittest import mock
 
 from oslotest import base
@@ -13,25 +12,13 @@ from cyborg_quota.cyborg import bind_tracker, ledger_guard
 from cyborg_quota.cyborg.ledger_guard import LedgerGuard, LedgerNotCalled
 
 
-class Ledger:
-    """A ledger whose state is set by the test: available or not."""
-
-    def __init__(self) -> None:
-        self.answers: Iterator[bool] = iter(())
-        self.pings = 0
-        self.now = 0.0
-
-    def ping(self) -> bool:
-        self.pings += 1
-        return next(self.answers, True)
-
-
 class GuardTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.ledger = Ledger()
+        self.ping = mock.Mock(return_value=True)
+        self.now = 0.0
         self.want_repair = mock.Mock()
-        self.guard = LedgerGuard(self.ledger.ping, self.want_repair, lambda: self.ledger.now)
+        self.guard = LedgerGuard(self.ping, self.want_repair, lambda: self.now)
         self.calls = 0
 
     def fail(self, error: exceptions.QuotaError) -> None:  # type: ignore[override]
@@ -56,12 +43,12 @@ class TestGuard(GuardTestCase):
         ):
             self.fail(error)
             self.assertFalse(self.guard.is_open)
-        self.ledger.answers = iter([False] * 1000)
+        self.ping.return_value = False
         self.fail(UNREACHABLE)
         self.assertTrue(self.guard.is_open)
 
     def test_nothing_is_called_while_it_is_open(self) -> None:
-        self.ledger.answers = iter([False] * 1000)
+        self.ping.return_value = False
         self.fail(UNREACHABLE)
         error = self.assertRaises(LedgerNotCalled, self.guard.call, self.fail, UNREACHABLE)
         self.assertEqual(1, self.calls)
@@ -71,7 +58,7 @@ class TestGuard(GuardTestCase):
         self.assertFalse(self.guard.reaches())
 
     def test_closed_by_the_first_ping_that_reaches_it(self) -> None:
-        self.ledger.answers = iter([False, False, True])
+        self.ping.side_effect = [False, False, True]
         self.fail(UNREACHABLE)
         self.assertEqual([False, False, True], [self.guard.reaches() for _ in range(3)])
         self.assertEqual((False, 1), (self.guard.is_open, self.want_repair.call_count))
@@ -82,7 +69,7 @@ class TestGuard(GuardTestCase):
 
         def outlast() -> None:
             self.fail(UNREACHABLE)
-            self.ledger.now += 1
+            self.now += 1
             self.guard.reaches()
             raise UNREACHABLE
 
@@ -91,24 +78,24 @@ class TestGuard(GuardTestCase):
 
     def test_retry_after(self) -> None:
         """After the next ping, in whole seconds; never immediately."""
-        self.ledger.now = 18.0
+        self.now = 18.0
         self.fail(UNREACHABLE)
         for now, seconds in ((18.0, 3), (19.5, 2), (20.0, 1), (25.0, 1)):
-            self.ledger.now = now
+            self.now = now
             error = self.assertRaises(LedgerNotCalled, self.guard.call, self.fail)
             self.assertEqual(seconds, error.retry_after_seconds)
         self.assertIn("it became unreachable 7 s ago", str(error))
 
     def test_nothing_pings(self) -> None:
         """The thread that should do it could not be started: after a while, a call is made again."""
-        self.ledger.answers = iter([False] * 1000)
+        self.ping.return_value = False
         self.fail(UNREACHABLE)
-        self.ledger.now += ledger_guard._UNATTENDED_SECONDS - 1
+        self.now += ledger_guard._UNATTENDED_SECONDS - 1
         self.assertTrue(self.guard.is_open)
         self.assertFalse(self.guard.reaches())
-        self.ledger.now += ledger_guard._UNATTENDED_SECONDS - 1
+        self.now += ledger_guard._UNATTENDED_SECONDS - 1
         self.assertTrue(self.guard.is_open)
-        self.ledger.now += 1
+        self.now += 1
         self.fail(UNREACHABLE)
         self.assertEqual((2, True), (self.calls, self.guard.is_open))
 
@@ -124,7 +111,7 @@ class TestSlots(GuardTestCase):
     """Calls that hold one of the few slots, as those of the mounted REST API do."""
 
     def test_immediate_while_it_is_open(self) -> None:
-        self.ledger.answers = iter([False] * 1000)
+        self.ping.return_value = False
         self.assertRaises(exceptions.DatabaseUnreachable, self.guard.call_in_slot, mock.Mock(side_effect=UNREACHABLE))
         self.assertTrue(self.guard.is_open)
         with mock.patch.object(self.guard, "_slots") as slots:
@@ -138,14 +125,14 @@ class TestSlots(GuardTestCase):
     def test_no_slot_is_free(self) -> None:
         """The database answers: the calls in the slots wait for a lock, which shuts out nobody else."""
         with mock.patch.object(ledger_guard, "_SLOT_SECONDS", 0.01):
-            self.assertEqual((7, 0), (self.nested(ledger_guard._SLOTS), self.ledger.pings))
-            self.assertEqual((7, 2), (self.nested(ledger_guard._SLOTS + 2), self.ledger.pings))
+            self.assertEqual((7, 0), (self.nested(ledger_guard._SLOTS), self.ping.call_count))
+            self.assertEqual((7, 2), (self.nested(ledger_guard._SLOTS + 2), self.ping.call_count))
             self.assertFalse(self.guard.is_open)
-            self.assertEqual((7, 2), (self.nested(ledger_guard._SLOTS), self.ledger.pings))
+            self.assertEqual((7, 2), (self.nested(ledger_guard._SLOTS), self.ping.call_count))
 
     def test_no_slot_is_free_and_it_does_not_answer(self) -> None:
         """The ping of one thread opens the breaker; another one does not wait for that ping."""
-        self.ledger.answers = iter([False] * 1000)
+        self.ping.return_value = False
         with mock.patch.object(ledger_guard, "_SLOT_SECONDS", 0.01):
             with self.guard._is_checking:
                 error = self.assertRaises(LedgerNotCalled, self.nested, ledger_guard._SLOTS + 1)
