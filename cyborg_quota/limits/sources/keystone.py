@@ -38,7 +38,7 @@ _MAX_SINGLE_REQUESTS: Final = 2
 def make_client(conf: cfg.ConfigOpts, needs: str, within_seconds: float | None = None) -> KeystoneClient:
     """A client with the credentials of [oslo_limit]. No I/O. Raises ConfigurationError, which begins with ``needs``.
 
-    ``within_seconds``: each request ends within a quarter of this time.
+    ``within_seconds``: all its requests together end within this time from now.
     """
     try:
         from cyborg_quota.limits.sources import keystone_client

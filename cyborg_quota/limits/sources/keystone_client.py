@@ -14,9 +14,11 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+import requests
 from keystoneauth1 import exceptions as ksa
 from keystoneauth1 import loading
 from keystoneauth1.adapter import Adapter
@@ -66,21 +68,33 @@ def endpoint_option(conf: cfg.ConfigOpts, name: str) -> str | None:
     return getattr(conf[GROUP], f"endpoint_{name}", None)
 
 
+class _BoundedRequests(requests.Session):
+    """Ends all its requests together at one time: a timeout bounds each of them alone."""
+
+    def __init__(self, within_seconds: float) -> None:
+        super().__init__()
+        self._until = time.monotonic() + within_seconds
+
+    def request(self, method: str, url: str, *, timeout: float, **options: Any) -> requests.Response:  # type: ignore[override]
+        remaining = self._until - time.monotonic()
+        if remaining <= 0:
+            raise requests.Timeout
+        return super().request(method, url, timeout=min(timeout, remaining), **options)
+
+
 def make_adapter(conf: cfg.ConfigOpts, within_seconds: float | None = None) -> Adapter:
     """An adapter for the Keystone API, version 3, with a new session. No I/O.
 
-    ``within_seconds``: four requests together, among them those for a token, end within this time.
+    ``within_seconds``: all its requests together end within this time from now.
     """
-    timeout = conf[GROUP].timeout
-    if within_seconds is not None:
-        timeout = min(timeout, within_seconds / 4)
     auth = plugins.load_auth(conf, GROUP)
     _prevent_recursive_authentication(auth)
     session = loading.load_session_from_conf_options(
         conf,
         GROUP,
         auth=auth,
-        timeout=timeout,
+        timeout=conf[GROUP].timeout,
+        session=None if within_seconds is None else _BoundedRequests(within_seconds),
     )
     adapter = loading.load_adapter_from_conf_options(conf, GROUP, session=session, auth=auth)
     adapter.service_type = adapter.service_type or "identity"

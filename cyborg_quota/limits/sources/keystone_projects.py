@@ -42,7 +42,7 @@ def read_parents(conf: cfg.ConfigOpts) -> dict[str, str | None]:
 def make_directory(conf: cfg.ConfigOpts, within_seconds: float | None = None) -> ProjectDirectory:
     """The projects of Keystone. No I/O. Raises ConfigurationError.
 
-    ``within_seconds``: each request ends within a quarter of this time. A lookup of one project makes at most four.
+    ``within_seconds``: all requests of the directory together end within this time from now.
     """
     return ProjectDirectory(
         keystone.make_client(conf, "[oslo_limit] is set, and names of projects need", within_seconds)
