@@ -36,26 +36,14 @@ class TestAttachment(base.LedgerTestCase):
         self.assertEqual(uuids, [row.uuid for row in rows])
 
     def test_block_raises(self) -> None:
-        failure = AttachFailed()
-        with self.assertRaisesRegex(AttachFailed, "") as caught, self.attachment() as uuids:
-            raise failure
-        self.assertIs(failure, caught.exception)
-        self.assertEqual(["rolled_back"] * 2, self.states(*uuids))
-        self.assert_charged(0, 0)
-
-    def test_block_is_interrupted(self) -> None:
-        """A block can also be ended by a BaseException."""
-        for kind in (KeyboardInterrupt, SystemExit, GeneratorExit):
-            with self.assertRaisesRegex(kind, ""), self.attachment():
-                raise kind
+        """Also a BaseException."""
+        for kind in (AttachFailed, KeyboardInterrupt, SystemExit, GeneratorExit):
+            failure = kind()
+            with self.assertRaisesRegex(kind, "") as caught, self.attachment() as uuids:
+                raise failure
+            self.assertIs(failure, caught.exception)
+            self.assertEqual(["rolled_back"] * 2, self.states(*uuids))
             self.assert_charged(0, 0)
-
-    def test_over_quota(self) -> None:
-        """The block is not run."""
-        self.limits.own[None, "gpu"] = 1
-        with self.assertRaisesRegex(exceptions.OverQuota, "gpu"), self.attachment():
-            self.fail("the block ran")
-        self.assert_charged(0, 0)
 
     def test_again(self) -> None:
         """A second delivery of the same call, after a failure, after a success, and at the same time: charged once."""
@@ -95,12 +83,17 @@ class TestAttachment(base.LedgerTestCase):
             self.quotas.purge(base.ADMIN, 0)
         self.assert_charged(1, 0)
 
-    def test_second_reserve_refused(self) -> None:
-        """The device is attached, but cannot be charged: the caller gets the error, and detaches."""
+    def test_refused(self) -> None:
+        """If the second reserve is, the device is attached, but cannot be charged: the caller detaches.
+
+        If the first one is, the block is not run.
+        """
         with self.assertRaisesRegex(exceptions.OverQuota, "gpu"), self.attachment() as uuids:
             self.make_overdue(*uuids)
             self.quotas.expire(base.ADMIN)
             self.limits.own[None, "gpu"] = 1
+        with self.assertRaisesRegex(exceptions.OverQuota, "gpu"), self.attachment():
+            self.fail("the block ran")
         self.assert_charged(0, 0)
 
     def test_released_in_the_block(self) -> None:

@@ -14,10 +14,8 @@ from oslo_config import cfg
 from oslotest import base as oslo_base
 
 import cyborg_quota
-from cyborg_quota import UNLIMITED, exceptions
+from cyborg_quota import exceptions
 from cyborg_quota.conf import opts
-from cyborg_quota.db import schema
-from cyborg_quota.db.database import Database
 from tests import base, fixtures, hooks
 
 SECRET = "correct-horse-battery"
@@ -70,9 +68,13 @@ class TestMakeEngine(oslo_base.BaseTestCase):
         """The error is raised when the engine is made, not at the first attach; so it is for an unknown database."""
         for url in (
             *(SECRET, f"mysql+pymysql://u:{SECRET}@host:port/x", f"://{SECRET}", " "),
-            *(f"oracle9://u:{SECRET}@host/x", f"mysql+nodriver://u:{SECRET}@host/x"),
+            *(f"oracle9://u:{SECRET}@host/x", f"mysql+nodriver://u:{SECRET}@host/x", f"mysql://u:{SECRET}@host/x"),
         ):
             self.refused("[database] connection", database={"connection": url})
+        # SQLAlchemy has this driver, and it may be installed.
+        drivers = "mysql+pymysql", "postgresql+psycopg2", "sqlite"
+        for scheme in ("mysql+mysqldb", "postgresql+psycopg", "sqlite+aiosqlite", "oracle+oracledb"):
+            self.refused(scheme, *drivers, database={"connection": f"{scheme}://u:{SECRET}@host/x"})
         self.refused("[quota] driver", "oracle", quota={"driver": "oracle"})
         self.refused("[limits] driver", "stars", limits={"driver": "stars"})
         for name in ("", " gpu", "g\npu"):
@@ -84,17 +86,6 @@ class TestMakeEngine(oslo_base.BaseTestCase):
         url = hooks.database_of(cyborg_quota.make_engine(conf))._url
         self.assertEqual({"a": "1", "b": "2", "c": "3"}, dict(url.query))
         self.refused("connection_parameters", database={"connection_parameters": "nonsense"})
-
-    def test_limits(self) -> None:
-        conf = configure(limits={"driver": "config", "limits": {"gpu": 3, "fpga": 0}})
-        path = self.useFixture(pyfixtures.TempDir()).join("quota.sqlite")
-        conf.set_override("connection", f"sqlite:///{path}", "database")
-        engine = cyborg_quota.make_engine(conf)
-        schema.sync(Database(hooks.database_of(engine)._settings))
-        error = self.assertRaises(exceptions.OverQuota, engine.reserve, base.ADMIN, {"gpu": 4, "fpga": 1})
-        self.assertEqual([("fpga", 0), ("gpu", 3)], [(o.resource, o.limit) for o in error.overs])
-        self.assertEqual(3, engine.get_usages(base.ADMIN)["gpu"].available)
-        engine.close()
 
     def test_a_driver_that_is_not_installed(self) -> None:
         """The error names the package and the command that installs it, at the first use, which imports the package."""
@@ -108,24 +99,6 @@ class TestMakeEngine(oslo_base.BaseTestCase):
                 error = self.assertRaises(exceptions.ConfigurationError, engine.reserve, base.ADMIN, {"gpu": 1})
             self.assertIn(module, str(error))
             self.assertIn(extra, str(error))
-            self.assertNotIn(SECRET, str(error))
-
-    def test_a_driver_that_is_not_supported(self) -> None:
-        """SQLAlchemy has this driver, and it may be installed: it is refused before a connection is opened."""
-        for scheme, driver in (
-            ("mysql", "mysql+mysqldb"),
-            ("mariadb", "mysql+mysqldb"),
-            ("mysql+mysqldb", "mysql+mysqldb"),
-            ("mysql+asyncmy", "mysql+asyncmy"),
-            ("postgresql+psycopg", "postgresql+psycopg"),
-            ("postgresql+asyncpg", "postgresql+asyncpg"),
-            ("sqlite+aiosqlite", "sqlite+aiosqlite"),
-            ("oracle+oracledb", "oracle+oracledb"),
-        ):
-            conf = configure(database={"connection": f"{scheme}://u:{SECRET}@host/x"})
-            error = self.assertRaises(exceptions.ConfigurationError, cyborg_quota.make_engine, conf)
-            for words in (driver, "mysql+pymysql", "postgresql+psycopg2", "sqlite", "[database] connection"):
-                self.assertIn(words, str(error))
             self.assertNotIn(SECRET, str(error))
 
 
@@ -142,21 +115,6 @@ class TestOptions(oslo_base.BaseTestCase):
                 self.assertTrue(option.help.endswith("."), f"[{group}] {option.name}")
                 if option.name.endswith(("expire", "grace", "interval", "age", "seconds", "timeout")):
                     self.assertIn("second", option.help.lower(), f"[{group}] {option.name} has a unit")
-
-    def test_from_a_file(self) -> None:
-        path = self.useFixture(pyfixtures.TempDir()).join("quota.conf")
-        with open(path, "w") as file:
-            file.write(
-                "[quota]\nresources = fpga,gpu.A100\nreservation_expire = 60\nexpire_grace = 1.5\n"
-                "[limits]\ndriver = config\nlimits = fpga:5,gpu.A100:-1\n"
-            )
-        conf = cfg.ConfigOpts()
-        cyborg_quota.conf.register_opts(conf)
-        conf(["--config-file", path])
-        self.assertEqual(["fpga", "gpu.A100"], conf.quota.resources)
-        self.assertEqual((60, 1.5), (conf.quota.reservation_expire, conf.quota.expire_grace))
-        self.assertEqual({"fpga": 5, "gpu.A100": UNLIMITED}, conf.limits.limits)
-        cyborg_quota.make_engine(conf)
 
     def test_values_out_of_range(self) -> None:
         for group, name, value in (

@@ -52,30 +52,16 @@ class TestSweep(ExpiryTestCase):
         self.assertEqual((0, 1), self.figures())
         self.assertEqual(0, self.quotas.expire(base.ADMIN))
 
-    def test_batches(self) -> None:
-        self.make_swept(5)
-        quotas = fixtures.Checked(self.make_engine(batch_rows=2), self.url)
-        progress = mock.Mock()
-        self.assertEqual(5, quotas.expire(base.ADMIN, progress=progress))
-        self.assertEqual([mock.call(2), mock.call(2), mock.call(1)], progress.call_args_list)
-
-    def test_longest_overdue_first(self) -> None:
+    def test_batches_of_the_longest_overdue(self) -> None:
         uuids = self.make_swept(5)
         engine = self.make_engine(batch_rows=2)
         stop = mock.Mock(side_effect=InterruptedError)
         self.assertRaises(InterruptedError, engine.expire, base.ADMIN, progress=stop)
         self.assertEqual(["reserved"] * 3 + ["expired"] * 2, self.states(*uuids))
         self.assert_invariants()
-
-    def test_only_reservations_in_flight(self) -> None:
-        uuids = self.make_swept(2)
-        for uuid in uuids:
-            self.set_expire(uuid, utc_now() + HOUR)
-        self.quotas.commit(self.context, uuids[:1])
-        self.quotas.rollback(self.context, uuids[1:])
-        self.make_overdue(*uuids)
-        self.assertEqual(0, self.quotas.expire(base.ADMIN))
-        self.assertEqual(["committed", "rolled_back"], self.states(*uuids))
+        progress = mock.Mock()
+        self.assertEqual(3, engine.expire(base.ADMIN, progress=progress))
+        self.assertEqual([mock.call(2), mock.call(1)], progress.call_args_list)
 
 
 class TestRaces(ExpiryTestCase):
@@ -105,27 +91,21 @@ class TestRaces(ExpiryTestCase):
 
 
 class TestGrace(ExpiryTestCase):
-    """[quota] expire_grace: every call considers a reservation overdue only after the grace period."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.patient = fixtures.Checked(self.make_engine(grace=3600.0), self.url)
-        (self.uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="c")
-        self.set_expire(self.uuid, utc_now() - 60 * SECOND)
-
-    def test_not_yet(self) -> None:
-        self.assertEqual(0, self.patient.expire(base.ADMIN))
-        (again,) = self.patient.reserve(self.context, {"gpu": 1}, consumer="c")
-        self.assertEqual(self.uuid, again)
-        self.patient.extend(self.context, [self.uuid], 60)
-        self.assertLess(utc_now(), self.expire_of(self.uuid))
-        self.set_expire(self.uuid, utc_now() - 60 * SECOND)
-        self.patient.commit(self.context, [self.uuid])
-        self.assertEqual(["committed"], self.states(self.uuid))
-
-    def test_over(self) -> None:
-        self.set_expire(self.uuid, utc_now() - 3601 * SECOND)
-        self.assertRaises(exceptions.ReservationExpired, self.patient.commit, self.context, [self.uuid])
+    def test_a_reservation_is_overdue_after_the_grace_period(self) -> None:
+        """[quota] expire_grace, in every call."""
+        patient = fixtures.Checked(self.make_engine(grace=3600.0), self.url)
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="c")
+        self.set_expire(uuid, utc_now() - 60 * SECOND)
+        self.assertEqual(0, patient.expire(base.ADMIN))
+        self.assertEqual([uuid], patient.reserve(self.context, {"gpu": 1}, consumer="c"))
+        patient.extend(self.context, [uuid], 60)
+        self.assertLess(utc_now(), self.expire_of(uuid))
+        late = self.quotas.reserve(self.context, {"gpu": 1})
+        for one, seconds in ((uuid, 60), (*late, 3601)):
+            self.set_expire(one, utc_now() - seconds * SECOND)
+        patient.commit(self.context, [uuid])
+        self.assertRaises(exceptions.ReservationExpired, patient.commit, self.context, late)
+        self.assertEqual(["committed", "expired"], self.states(uuid, *late))
 
 
 class TestExtend(ExpiryTestCase):

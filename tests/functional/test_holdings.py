@@ -63,32 +63,24 @@ class TestHoldings(test_limits.LimitsTestCase):
             self.assertEqual(sorted(holders), sorted(found))
 
     def test_holdings(self) -> None:
+        self.engine.pods.add(base.ADMIN, "p1")
+        for project_id, limit in (("only in a pod", 3), ("used", 4)):
+            self.engine.limits.set_limits(base.ADMIN, {"gpu": limit}, project_id, pod="p1")
         names = ["used", "reserved", "limited", "was used", "in the tree", "unknown", "overridden", "later", "ended"]
         self.assertEqual(
             [
                 Holding(UsageKey("later", "gpu"), 0, 0, None, 1),
                 Holding(UsageKey("limited", "fpga"), 0, 0, 0),
                 Holding(UsageKey("limited", "gpu"), 0, 0, 7),
+                Holding(UsageKey("only in a pod", "gpu", "p1"), 0, 0, 3),
                 Holding(UsageKey("overridden", "fpga"), 0, 0, None, 1, is_overridden=True),
                 Holding(UsageKey("reserved", "gpu"), 0, 1, None),
                 Holding(UsageKey("used", "gpu"), 2, 0, None, 2, is_overridden=True),
-            ],
-            self.admin.list_holdings(base.ADMIN, names),
-        )
-        self.assertEqual([], self.admin.list_holdings(base.ADMIN, []))
-
-    def test_limits_per_pod(self) -> None:
-        self.engine.pods.add(base.ADMIN, "p1")
-        self.engine.limits.set_limits(base.ADMIN, {"gpu": 3}, "only in a pod", pod="p1")
-        self.engine.limits.set_limits(base.ADMIN, {"gpu": 4}, "used", pod="p1")
-        self.assertEqual(
-            [
-                Holding(UsageKey("only in a pod", "gpu", "p1"), 0, 0, 3),
-                Holding(UsageKey("used", "gpu"), 2, 0, None, 2, is_overridden=True),
                 Holding(UsageKey("used", "gpu", "p1"), 0, 0, 4),
             ],
-            self.admin.list_holdings(base.ADMIN, ["used", "only in a pod"]),
+            self.admin.list_holdings(base.ADMIN, [*names, "only in a pod"]),
         )
+        self.assertEqual([], self.admin.list_holdings(base.ADMIN, []))
 
     def test_bad_input(self) -> None:
         many = ["p"] * (MAX_LISTED_PROJECTS + 1)
