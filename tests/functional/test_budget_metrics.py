@@ -51,25 +51,18 @@ class HoursTestCase(test_limits.LimitsTestCase):
 class TestFarEnds(HoursTestCase):
     """What ends at the last date that can be given limits charges until then. (No clock is held here.)"""
 
-    def test_a_budget(self) -> None:
+    def test_a_budget_and_an_override(self) -> None:
         for name, start in (("physics", datetime.date(2026, 1, 1)), ("org", datetime.date(9998, 1, 1))):
             self.hours.set_budget(ADMIN, {"gpu": 10}, name, start=start, until=datetime.date(9999, 1, 1))
         self.engine.commit(base.Context("cms"), self.take(10))
         self.assertRaises(exceptions.BudgetExceeded, self.take, 1)
-
-    def test_an_override(self) -> None:
-        self.admin.set_overrides(ADMIN, {"gpu": 2}, "cms", datetime.datetime(9998, 1, 1))
+        self.hours.delete_budget(ADMIN, "physics")
+        self.admin.set_overrides(ADMIN, {"gpu": 12}, "cms", datetime.datetime(9998, 1, 1))
         self.engine.commit(base.Context("cms"), self.take(2))
         self.assertRaises(exceptions.OverQuota, self.take, 1)
 
 
 class TestMetrics(HoursTestCase):
-    def test_a_budget_of_a_project_that_has_nothing_else(self) -> None:
-        self.admin.add_project(ADMIN, "new", "org")
-        self.hours.set_budget(ADMIN, {"gpu": 100}, "new")
-        for found in (self.read(), self.read("new")):
-            self.assertEqual(100, found["new", "gpu"].budget_hours)
-
     def test_device_seconds_without_a_budget(self) -> None:
         before = self.second()
         (uuid,) = self.take(3)
@@ -109,6 +102,10 @@ class TestMetrics(HoursTestCase):
         self.assertEqual(0, self.read("physics")["physics", "gpu"].budget_seconds_left, "it is spent")
         self.hours.set_budget(ADMIN, {"gpu": 10_000_000}, "physics")
         self.assertIsNone(self.read()["physics", "gpu"].budget_seconds_left, "the period ends before")
+        self.admin.add_project(ADMIN, "new", "org")
+        self.hours.set_budget(ADMIN, {"gpu": 100}, "new")
+        for found in (self.read(), self.read("new")):
+            self.assertEqual(100, found["new", "gpu"].budget_hours, "it has nothing else")
 
     def test_the_number_of_statements_is_fixed(self) -> None:
         """Also if more projects are read than one statement names."""

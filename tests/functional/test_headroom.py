@@ -72,23 +72,6 @@ class TestTree(test_limits.LimitsTestCase):
         for project_id in ("decays", "unknown"):
             self.assertEqual(UNLIMITED, self.headroom(project_id, "fpga"))
 
-    def test_a_missing_limit(self) -> None:
-        """The root's limit is missing; below it, the initial limit of a child is 0."""
-        for project_id in (None, "decays", "higgs", "web", "physics"):
-            self.admin.unset_limit(base.ADMIN, "gpu", project_id)
-        self.assertEqual(Headroom(0, "physics", "project", None), self.headroom("decays"))
-        self.assertRaises(exceptions.LimitNotSet, self.quotas.reserve, base.Context("decays"), {"gpu": 1})
-
-    def test_the_width_of_the_counter(self) -> None:
-        self.set("physics", -1)
-        self.set("web", -1)
-        self.hold("web", MAX_AMOUNT - 3)
-        self.assertEqual(Headroom(3, "web", "counter", MAX_AMOUNT), self.headroom("web"))
-        error = self.assertRaises(exceptions.UsageOverflow, self.quotas.reserve, base.Context("web"), {"gpu": 4})
-        self.assertEqual("web", error.project_id)
-        self.hold("web", 3)
-        self.assertEqual(0, self.headroom("web").fits)
-
     def test_a_user_sees_only_the_project_that_binds(self) -> None:
         """The usage of the siblings and of the parent, and the limits of other projects, are not in the result (I8)."""
         self.hold("web", 11)
@@ -98,18 +81,6 @@ class TestTree(test_limits.LimitsTestCase):
         for context in (base.Context("decays"), base.Context("web"), base.Context(None)):
             self.assertRaises(exceptions.NotAuthorized, self.quotas.headroom, context, "higgs")
         self.assertRaises(exceptions.InvalidName, self.quotas.headroom, base.Context(None))
-
-    def test_the_list_of_all_projects(self) -> None:
-        self.hold("decays", 7)
-        self.hold("web", 15)
-        records = self.quotas.list_usages(base.ADMIN, with_headroom=True)
-        self.assertEqual(
-            [("decays", 8), ("higgs", 8), ("physics", 8), ("web", 0)],
-            [(record.project_id, record.headroom.fits) for record in records if record.headroom],
-        )
-        for record in records:
-            self.assertEqual(self.headroom(record.project_id), record.headroom)
-        self.assertEqual({None}, {record.headroom for record in self.quotas.list_usages(base.ADMIN)})
 
     def test_a_resource_that_is_not_registered_does_not_fit(self) -> None:
         self.hold("web", 1)
