@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import pathlib
 import socket
@@ -12,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
@@ -20,6 +19,7 @@ from unittest import mock
 import fixtures as pyfixtures
 import sqlalchemy as sa
 from oslo_db import exception as oslo_exc
+from oslotest import base as oslo_base
 from sqlalchemy.util import queue
 
 from cyborg_quota import QuotaEngine, exceptions
@@ -31,19 +31,6 @@ from tests import base, fixtures, forked, hooks
 SECRET = "correct-horse-battery"
 RETRY_SECONDS = 0.3
 CONNECT_SECONDS = 1
-
-
-class Clock:
-    """A time that passes only in sleeps: the intervals do not depend on the speed of the machine."""
-
-    def __init__(self) -> None:
-        self._now = 1000.0
-
-    def monotonic(self) -> float:
-        return self._now
-
-    def sleep(self, seconds: float) -> None:
-        self._now += seconds
 
 
 class TestTimeLimits(base.LedgerTestCase):
@@ -75,38 +62,28 @@ class TestTimeLimits(base.LedgerTestCase):
         self.assertEqual(1, usual.engine.pool.checkedout())  # type: ignore[attr-defined]
 
 
-class TestRetryIntervals(base.LedgerTestCase):
-    """After a conflict, the intervals of the retries become shorter, relative to the remaining time."""
-
-    scenarios = fixtures.ON_SQLITE  # the policy is the same for each database
-
-    def waits(self, error: Exception) -> list[tuple[float, float]]:
-        """Return the remaining seconds before each retry of a call that always fails with ``error``, and its waits."""
-        ledger_database = hooks.database_of(self.make_engine(retry_seconds=1.0))
-        waits: list[tuple[float, float]] = []
-        backoff, clock = database.backoff, Clock()
-
-        def noting(retry: int, error: Exception, settings: Any, left_seconds: float) -> float:
-            waits.append((max(0.0, left_seconds), backoff(retry, error, settings, left_seconds)))
-            return waits[-1][1]
-
-        def fail(_connection: object) -> None:
-            clock.sleep(0.001)
-            raise error
-
-        self.patch(database, "time", clock)
-        self.patch(database, "backoff", noting)
-        with mock.patch("random.uniform", lambda _low, high: high):
-            self.assertRaises(exceptions.DatabaseUnavailable, ledger_database.write, fail)
-        return waits
-
+class TestRetryIntervals(oslo_base.BaseTestCase):
     def test_after_a_conflict(self) -> None:
-        """An unavailable database is not tried more often."""
-        waits = self.waits(oslo_exc.DBDeadlock())
-        for left, seconds in waits:
+        """The waits become shorter, relative to the time that is left. An unavailable database is not tried more often.
+
+        Each attempt takes a millisecond.
+        """
+        settings = fixtures.settings("sqlite://", retry_seconds=1.0)
+
+        def waits(error: Exception) -> list[tuple[float, float]]:
+            """The remaining seconds before each retry of a call that always fails, and its waits."""
+            left, found = 1.0, []
+            while left > 0:
+                found.append((left, database.backoff(len(found), error, settings, left)))
+                left -= found[-1][1] + 0.001
+            return found
+
+        with mock.patch("random.uniform", lambda _low, high: high):
+            conflicts, outages = waits(oslo_exc.DBDeadlock()), waits(oslo_exc.DBConnectionError())
+        for left, seconds in conflicts:
             self.assertLessEqual(seconds, left / 48)
-        self.assertGreater(len(waits), 15)
-        self.assertGreater(max(seconds for _, seconds in self.waits(oslo_exc.DBConnectionError())), 0.1)
+        self.assertGreater(len(conflicts), 15)
+        self.assertGreater(max(seconds for _, seconds in outages), 0.1)
 
     def test_a_call_within_a_call(self) -> None:
         """The deadline of the outer one holds, also after the inner one has ended (adopt reserves, and commits)."""
@@ -195,37 +172,18 @@ class TestServer(OutageTestCase):
         engine = fixtures.open_engine(self, url.render_as_string(hide_password=False), retry_seconds=RETRY_SECONDS)
         self.assertRaisesRegex(exceptions.QuotaError, "nonsense", engine.reserve, base.ADMIN, {"gpu": 1})
 
-    def test_connections_killed_by_the_server(self) -> None:
-        """All pooled connections are dead: the caller does not notice."""
-        engine = self.new_engine("killed")
-        sql = hooks.database_of(engine).engine
-        with contextlib.ExitStack() as stack:
-            for _ in range(3):
-                stack.enter_context(sql.connect()).exec_driver_sql("SELECT 1")
-        kill_all(self.url)
-        self.assertEqual([], engine.check(base.ADMIN, {"gpu": 1}))
-
-    def test_a_lost_connection_is_not_replaced_before_a_retry(self) -> None:
-        """A call that fails for good does not connect again: to a suspended server, that takes seconds."""
+    def test_after_a_lost_connection_no_other_is_tried_or_made_before_a_retry(self) -> None:
+        """To connect to a suspended server takes seconds; and the others, if a firewall has dropped them, fail too."""
         engine = self.new_engine("lost", retry_seconds=0.0)
-        engine.rollback(base.ADMIN, engine.reserve(base.ADMIN, {"gpu": 1}))
-        attempts: list[int] = []
-        sa.event.listen(hooks.database_of(engine).engine, "do_connect", lambda *_: attempts.append(1))
+        ledger, all_are_open, attempts = hooks.database_of(engine), threading.Barrier(4), list[int]()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: ledger.read(lambda _connection: all_are_open.wait(60)), range(4)))
+        sa.event.listen(ledger.engine, "do_connect", lambda *_: attempts.append(1))
         kill_all(self.url)
         self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, base.ADMIN, {"gpu": 1})
         self.assertEqual([], attempts)
         engine.reserve(base.ADMIN, {"gpu": 1})
         self.assertEqual([1], attempts)
-
-    def test_after_a_lost_connection_the_others_are_not_tried(self) -> None:
-        """Each would fail at its first use, after a firewall has dropped them even at the end of its time limit."""
-        engine = self.new_engine("others", retry_seconds=0.0)
-        ledger, all_are_open = hooks.database_of(engine), threading.Barrier(4)
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda _: ledger.read(lambda _connection: all_are_open.wait(60)), range(4)))
-        kill_all(self.url)
-        self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, base.ADMIN, {"gpu": 1})
-        engine.reserve(base.ADMIN, {"gpu": 1})
 
 
 class TestMariaDB(OutageTestCase):
@@ -375,42 +333,22 @@ class TestPool(base.LedgerTestCase):
 
     scenarios = fixtures.SCENARIOS[1:]
 
-    def test_a_waiting_thread_gets_the_returned_connection(self) -> None:
-        """A returned connection goes to the thread that waits for the pool, and not past it to the cache.
-
-        One connection more than the pool's size was open, and was closed: from then on, connections are cached again.
-        """
+    def test_a_returned_connection_goes_to_a_call_that_waits_for_the_pool(self) -> None:
+        """And not past it to the cache. (Two are open, one more than the size of the pool: the other is closed.)"""
         database = hooks.database_of(self.make_engine(max_pool_size=1, max_overflow=1, pool_timeout_seconds=1.0))
-        held = [database._acquire(), database._acquire()]
-        is_at_the_pool, may_wait, vain = threading.Event(), threading.Event(), []
-        get = queue.Queue.get
+        held, connects = [database._acquire(), database._acquire()], list[int]()
+        sa.event.listen(database.engine, "connect", lambda *_: connects.append(1))
 
-        def get_later(self: Any, block: bool = True, timeout: float | None = None) -> Any:
-            if threading.current_thread() is waiting:
-                is_at_the_pool.set()
-                may_wait.wait(60)
-            try:
-                return get(self, block, timeout)
-            except queue.Empty:
-                if block:
-                    vain.append(timeout)
-                raise
-
-        def work(connection: sa.Connection) -> None:
-            connection.exec_driver_sql("SELECT 1")
-
-        waiting = threading.Thread(target=database.read, args=(work,), daemon=True)
-        with mock.patch.object(queue.Queue, "get", get_later):
-            waiting.start()
-            has_reached_the_pool = is_at_the_pool.wait(60)
-            for idle, kept in held:  # one goes to the pool, the other is closed
+        def return_them() -> None:
+            for idle, kept in held:
                 idle.put(kept)
             idle, kept = database._acquire()
             idle.put(kept)
-            may_wait.set()
-            waiting.join(60)
-        self.assertEqual((True, False), (has_reached_the_pool, waiting.is_alive()))
-        self.assertEqual([], vain)
+
+        with hooks.Meanwhile(queue.Queue, "get", return_them):
+            idle, kept = database._acquire()
+        idle.put(kept)
+        self.assertEqual([], connects)
 
     def test_a_call_waits_for_the_pool_until_its_deadline(self) -> None:
         engine = self.make_engine(max_pool_size=1, max_overflow=0, retry_seconds=0.2, connect_timeout_seconds=1)
@@ -438,37 +376,22 @@ class TestPool(base.LedgerTestCase):
 class TestForkUnderLock(base.LedgerTestCase):
     """Another thread of the parent holds a lock when the process forks."""
 
-    @contextlib.contextmanager
-    def held(self, target: Any, name: str) -> Iterator[None]:
-        """While this context is active, another thread is inside ``target.name``."""
+    def assert_free_in_a_child(self, target: Any, name: str) -> None:
+        """The child reserves while another thread of the parent is inside ``target.name``."""
         is_inside, may_go_on = threading.Event(), threading.Event()
-        function = getattr(target, name)
-
-        def wait(*args: Any, **kwargs: Any) -> Any:
-            if threading.current_thread() is thread:
-                is_inside.set()
-                may_go_on.wait(60)
-            return function(*args, **kwargs)
-
         thread = threading.Thread(target=self.engine.check, args=(self.context, {"gpu": 1}), daemon=True)
-        with mock.patch.object(target, name, wait):
+        with hooks.Meanwhile(target, name, lambda: (is_inside.set(), may_go_on.wait(60))):
             thread.start()
-            try:
-                self.assertTrue(is_inside.wait(60), f"{name} was not called")
-                yield
-            finally:
-                may_go_on.set()
-                thread.join(60)
+            self.assertTrue(is_inside.wait(60), f"{name} was not called")
+            child = forked.start(lambda: self.engine.reserve(self.context, {"gpu": 1}))
+            self.assertEqual(0, forked.wait(child))
+            may_go_on.set()
+            thread.join(60)
         self.assertFalse(thread.is_alive(), "it hangs")
-
-    def reserve(self) -> None:
-        self.engine.reserve(self.context, {"gpu": 1})
 
     def test_of_the_database_and_of_the_pool(self) -> None:
         """The other thread creates the engine; or opens the first connection, for which SQLAlchemy locks the engine."""
-        with self.held(connect, "make_engine"):
-            self.assertEqual(0, forked.wait(forked.start(self.reserve)))
+        self.assert_free_in_a_child(connect, "make_engine")
         self.engine = self.make_engine()
-        with self.held(hooks.database_of(self.engine).engine.dialect, "initialize"):
-            self.assertEqual(0, forked.wait(forked.start(self.reserve)))
+        self.assert_free_in_a_child(hooks.database_of(self.engine).engine.dialect, "initialize")
         self.assertEqual((0, 2), self.figures())
