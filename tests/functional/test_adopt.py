@@ -13,6 +13,7 @@ class TestAdopt(base.LedgerTestCase):
     CLAIMS = [base.claim("a", gpu=2), base.claim("b", gpu=1, fpga=1)]
 
     def test_it_ignores_limits_and_does_not_expire(self) -> None:
+        """But a consumer must not hold anything else."""
         self.limits.own[None, "gpu"] = 0
         uuids = self.quotas.adopt(base.ADMIN, self.CLAIMS, "p1", group="g")
         self.assertEqual(uuids, self.quotas.adopt(base.ADMIN, self.CLAIMS, "p1"), "a repeat")
@@ -22,9 +23,7 @@ class TestAdopt(base.LedgerTestCase):
         self.assertEqual([(3, 0), (1, 0)], [self.figures(), self.figures(resource="fpga")])
         self.quotas.release(self.context, consumer="b")
         self.assertEqual((2, 0), self.figures())
-
-    def test_conflict(self) -> None:
-        self.quotas.reserve(self.context, {"gpu": 7}, consumer="b")
+        uuids = self.quotas.reserve_many(self.context, [base.claim("b", fpga=7)])
         error = self.assertRaises(exceptions.ReservationConflict, self.quotas.adopt, base.ADMIN, self.CLAIMS, "p1")
-        self.assertEqual(("b", {"gpu": 7}), (error.consumer, error.held))
-        self.assertEqual((0, 7), self.figures())
+        self.assertEqual(("b", {"fpga": 7}), (error.consumer, error.held))
+        self.assertEqual((["reserved"], (2, 0)), (self.states(*uuids), self.figures()))

@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
 from fixtures import FakeLogger
 
-from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, attachment, exceptions
+from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, exceptions
 from cyborg_quota.capacity import selection
-from cyborg_quota.capacity.claims import CapacityEnforcer
 from cyborg_quota.limits.models import StrictTwoLevel
 from cyborg_quota.types.capacity import CapacityDrift
-from tests import base, clouds, hooks
+from tests import base, clouds
 from tests.base import ADMIN
 from tests.functional import test_limits
 
@@ -43,12 +41,6 @@ class CapacityTestCase(base.LedgerTestCase):
     def provider_of(self, consumer: str) -> str | None:
         (provider,) = {row.provider for row in self.engine.get_reservations(self.context, consumer=consumer)}
         return provider
-
-    def lose_a_race(self) -> hooks.Meanwhile:
-        """Take 8 gpu of n1 by another engine after the first choice of a claim. Returns the choices of all claims."""
-        context, other = base.Context("other"), self.make_engine()
-        take = lambda: other.reserve(context, {"gpu": 8}, provider="n1")  # noqa: E731
-        return self.useFixture(hooks.Meanwhile(CapacityEnforcer, "prepare", take, after=True))
 
     def claim(self, amount: int = 1, provider: str | None = "n1", consumer: str | None = None) -> list[str]:
         return self.quotas.reserve(self.context, {"gpu": amount}, consumer=consumer, provider=provider)
@@ -123,21 +115,15 @@ class TestClaims(CapacityTestCase):
         self.add_provider("n2", gpu=8)
         first = self.claim(8, ANY, "c")
         taken = str(self.provider_of("c"))
-        other = "n1" if taken == "n2" else "n2"
-        self.claim(8, other)  # from here on nothing fits
+        self.claim(8, "n1" if taken == "n2" else "n2")  # from here on nothing fits
         for provider in (ANY, taken, None):
             self.assertEqual(first, self.claim(8, provider, "c"))
-        self.assertRaises(exceptions.ReservationConflict, self.claim, 8, other, "c")
-        self.assertRaises(exceptions.ReservationConflict, self.claim, 7, ANY, "c")
         self.claim(1, None, "quota only")
         for provider in (ANY, "n1"):
             self.assertRaises(exceptions.ReservationConflict, self.claim, 1, provider, "quota only")
-        self.assertEqual((8, 8), (self.used("n1"), self.used("n2")))
         self.make_overdue(*first)  # the only capacity is that of the consumer's own overdue reservation
         second = self.claim(8, ANY, "c")
         self.assertEqual(["expired", "reserved"], self.states(*first, *second))
-        self.make_overdue(*second)
-        self.claim(8, taken, "c")
         self.assertEqual((8, 8), (self.used("n1"), self.used("n2")))
 
     def test_adopt(self) -> None:
@@ -154,24 +140,6 @@ class TestClaims(CapacityTestCase):
             self.assertRaises(error, adopt, ADMIN, [Claim("c", {"gpu": 1}, provider=provider)], "p1")
         self.quotas.release(ADMIN, project_id="p1", consumer="b")
         self.assertEqual(3, self.used())
-
-    def test_attachment(self) -> None:
-        self.add_provider("n2", gpu=8)
-        with attachment(self.quotas, self.context, {"gpu": 2}, consumer="c", provider=ANY) as uuids:
-            taken = str(self.provider_of("c"))
-            self.make_overdue(*uuids)
-            self.engine.expire(ADMIN)
-            # A tighter fit than the provider to which the accelerator was attached.
-            other = "n1" if taken == "n2" else "n2"
-            self.claim(6, other)
-        live = [row for row in self.engine.get_reservations(self.context, consumer="c") if row.ended_at is None]
-        self.assertEqual([(taken, "committed")], [(row.provider, row.state) for row in live])
-        with (
-            contextlib.suppress(ZeroDivisionError),
-            attachment(self.quotas, self.context, {"gpu": 2}, consumer="d", provider=taken),
-        ):
-            raise ZeroDivisionError
-        self.assertEqual(2, self.used(taken))
 
     def test_the_audit_of_the_engine_covers_capacity(self) -> None:
         self.claim(3)
@@ -199,13 +167,6 @@ class TestClaims(CapacityTestCase):
         self.assertEqual(0, self.used())
         self.execute("DELETE FROM inventories")
         self.quotas.release(self.context, uuids[2:])
-
-    def test_the_generation_of_a_moved_project(self) -> None:
-        """A charge that is repeated after a move of its project takes the capacity once."""
-        self.engine.reserve(self.context, {"gpu": 1})
-        self.execute("UPDATE quota_usages SET generation = generation + 1")
-        self.claim(3)
-        self.assertEqual(3, self.used())
 
 
 class TestStatements(CapacityTestCase):

@@ -31,12 +31,6 @@ class TestAny(CapacityTestCase):
         self.quotas.reserve_many(self.context, claims)
         self.assertEqual(8, self.used())
 
-    def test_shared_pools_are_claimed_by_name_only(self) -> None:
-        self.add_provider("pool", can_host=False, gpu=100)
-        self.assertRaises(exceptions.OverCapacity, self.claim, 9, ANY)
-        self.claim(9, "pool")
-        self.assertEqual((0, 9), (self.used(), self.used("pool")))
-
     def test_selections(self) -> None:
         self.add_provider("n2", gpu=5)
         self.add_provider("n3", gpu=6)
@@ -106,9 +100,6 @@ class TestAny(CapacityTestCase):
                 left -= amount
         self.assertEqual(0, left)
         self.assert_invariants()
-        self.assertEqual({"fpga": 4, "gpu": 0}, {one.resource: one.free for one in self.capacity.report(ADMIN)})
-        for wrong in (True, 5, "gpu", [1]):
-            self.assertRaises(exceptions.InvalidRequest, self.capacity.report, ADMIN, wrong)
 
     def test_a_lost_race_tries_the_next_one(self) -> None:
         """Another call takes the chosen provider between the selection and the claim.
@@ -119,7 +110,9 @@ class TestAny(CapacityTestCase):
         self.add_provider("n2", gpu=9)
         for provider in ("n1", ANY):
             self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=provider))
-        choices = self.lose_a_race()
+        context, other = base.Context("other"), self.make_engine()
+        take = lambda: other.reserve(context, {"gpu": 8}, provider="n1")  # noqa: E731
+        choices = self.useFixture(hooks.Meanwhile(CapacityEnforcer, "prepare", take, after=True))
         with hooks.recorded_statements(self.engine) as sent:
             self.engine.reserve(self.context, {"gpu": 8}, provider=ANY, consumer="c")
         self.assertEqual(("n2", 3), (self.provider_of("c"), choices.count), "one is that of the other call")

@@ -84,13 +84,3 @@ class TestClockRunsBackwards(base.LedgerTestCase):
             self.assertEqual(lost, error.uuid)
             self.assertEqual(["reserved"], self.states(kept))
             self.roll_back("b")
-
-    def test_clock_runs_forwards_again(self) -> None:
-        """Reservations that one engine makes and rolls back, in the order that the stored times have too."""
-        lost, _ = (self.engine.reserve(self.context, {"gpu": 1}, consumer=name, group="g")[0] for name in "ab")
-        self.engine.rollback(self.context, [lost])
-        self.assertRaises(exceptions.ReservationRolledBack, self.other.commit, self.context, group="g")
-        self.engine.rollback(self.context, consumer="b")
-        self.engine.reserve(self.context, {"gpu": 1}, consumer="c", group="g")
-        self.other.commit(self.context, group="g")
-        self.assertEqual((1, 0), self.figures())

@@ -18,6 +18,7 @@ from cyborg_quota import Claim, QuotaEngine, exceptions, policy
 from cyborg_quota.api.deploy import Application
 from cyborg_quota.api.operations import OPERATIONS
 from cyborg_quota.db import models
+from cyborg_quota.db.database import Database
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.sources.config import ConfigLimitDriver
 from cyborg_quota.limits.sources.keystone_client import Project
@@ -181,6 +182,14 @@ class ChildrenOfSme:
         return Project(project_id, project_id, "default", "sme")
 
 
+def rows_of(database: Database, engine: QuotaEngine, call: Call, count: Count = clouds.rows_read) -> list[int]:
+    """The counts of each query of a call. They are made on a connection of the ledger, which has its functions."""
+    with clouds.captured() as statements:
+        call(engine)
+    queries = [query for query in clouds.queries(statements) if not FUNCTION.search(query[0])]
+    return [database.read(lambda connection: count(connection, *query)) for query in queries]  # noqa: B023
+
+
 def name_of(row: str) -> str:
     return row.partition(",")[0]
 
@@ -220,13 +229,7 @@ class TestCost(test_limits.LimitsTestCase):
         self, calls: dict[str, Call], engine: QuotaEngine, count: Count = clouds.rows_read
     ) -> dict[str, list[int]]:
         """Return the counts of each query of each call."""
-        found = {}
-        for name, call in calls.items():
-            with clouds.captured() as statements:
-                call(engine)
-            queries = [query for query in clouds.queries(statements) if not FUNCTION.search(query[0])]
-            found[name] = [self.rows_read(*query, count) for query in queries]
-        return found
+        return {name: rows_of(self.database, engine, call, count) for name, call in calls.items()}
 
     def make_application(self) -> Application:
         conf = server.settings(self.url)
@@ -235,9 +238,6 @@ class TestCost(test_limits.LimitsTestCase):
         self.addCleanup(engine.close)
         engine.list_usages(base.ADMIN, "nobody")
         return server.make_application(conf, engine)
-
-    def rows_read(self, statement: str, parameters: Any, count: Count = clouds.rows_read) -> int:
-        return self.database.read(lambda connection: count(connection, statement, parameters))
 
     def grown(self, before: dict[str, list[int]], after: dict[str, list[int]]) -> dict[str, Any]:
         """Return the calls that make more statements, or read more rows."""

@@ -140,22 +140,15 @@ class TestDrivers(base.LedgerTestCase):
         engine = fixtures.open_engine(self, self.url, limits, **changes)
         return fixtures.Checked(engine, self.url)  # type: ignore[return-value]
 
-    def test_config(self) -> None:
-        quotas = self.use(ConfigLimitDriver({"gpu": 5, "fpga": -1}))
-        quotas.reserve(self.context, {"gpu": 2})
-        self.assertEqual(
-            {"fpga": UNLIMITED, "gpu": Headroom(3, "p1", "project", 5), "gpu.A100": UNLIMITED},
-            quotas.headroom(self.context),
-        )
-        self.assertEqual(detail(quotas, "p1"), detail_of_two_calls(quotas, "p1"))
-
-    def test_noop(self) -> None:
-        quotas = self.use(NoopLimitDriver())
-        quotas.reserve(self.context, {"gpu": 2})
-        left = Headroom(MAX_AMOUNT - 2, "p1", "counter", MAX_AMOUNT)
-        self.assertEqual({"fpga": UNLIMITED, "gpu": left, "gpu.A100": UNLIMITED}, quotas.headroom(self.context))
-        quotas.reserve(self.context, {"gpu": MAX_AMOUNT - 9})
-        self.assertEqual(Headroom(7, "p1", "counter", MAX_AMOUNT), quotas.headroom(self.context)["gpu"])
+    def test_config_and_noop(self) -> None:
+        self.engine.reserve(self.context, {"gpu": 2})
+        for limits, left in (
+            (ConfigLimitDriver({"gpu": 5, "fpga": -1}), Headroom(3, "p1", "project", 5)),
+            (NoopLimitDriver(), Headroom(MAX_AMOUNT - 2, "p1", "counter", MAX_AMOUNT)),
+        ):
+            quotas = self.use(limits)
+            self.assertEqual({"fpga": UNLIMITED, "gpu": left, "gpu.A100": UNLIMITED}, quotas.headroom(self.context))
+            self.assertEqual(detail(quotas, "p1"), detail_of_two_calls(quotas, "p1"))
 
     def test_a_project_that_its_next_reserve_moves(self) -> None:
         """The source of limits reports a domain, in which no charge has put the project yet. Its usage goes along."""

@@ -91,17 +91,9 @@ class TestKeystoneCost(base.LedgerTestCase):
         found = {}
         for name, call in calls.items():
             requests, entries = len(self.keystone.paths), self.keystone.entries
-            with clouds.captured() as statements:
-                call(engine)
-            queries = [query for query in clouds.queries(statements) if not test_cost.FUNCTION.search(query[0])]
-            rows = [self.rows_read(*query) for query in queries]
+            rows = test_cost.rows_of(hooks.database_of(self.engine), engine, call)
             found[name] = (rows, len(self.keystone.paths) - requests, self.keystone.entries - entries)
         return found
-
-    def rows_read(self, statement: str, parameters: Any) -> int:
-        """Count on a connection of the ledger, which has the functions of its dialect."""
-        database = hooks.database_of(self.engine)
-        return database.read(lambda connection: clouds.rows_read(connection, statement, parameters))
 
     def grown(self, calls: dict[str, test_cost.Call]) -> dict[str, Any]:
         """Return the calls that read more in a large cloud than in a small one."""
