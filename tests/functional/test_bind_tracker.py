@@ -23,10 +23,6 @@ def bound() -> bool:
     return True
 
 
-def unbound() -> bool:
-    return False
-
-
 class BindTrackerTestCase(base.LedgerTestCase):
     scenarios = fixtures.ON_SQLITE  # the tracker only calls the engine
 

@@ -132,18 +132,8 @@ class CapacityImportTest(base.LedgerTestCase):
         self.run_import(*wanted)
         self.assertEqual([("n1", 4), ("n2", 4), ("n3", 4)], [one[:2] for one in self.figures()])
 
-    def test_the_claims_are_read_if_the_source_knows_what_is_in_use(self) -> None:
-        """They are as many as the accelerators of the cloud."""
-        with mock.patch.object(self.capacity, "list_allocations", wraps=self.capacity.list_allocations) as listed:
-            self.run_import(host("n1", 8, server=1))
-            self.assertEqual(2, listed.call_count)
-            importer = CapacityImporter(self.capacity, ADMIN, ["gpu"], knows_use=False)
-            importer.run(lambda: [WantedProvider("n1", inventories={"gpu": Inventory(4)})])
-            self.assertEqual(2, listed.call_count)
-        self.assertEqual([("n1", 4, 1, 3)], self.figures())
-
     def test_the_claims_are_read_in_pages(self) -> None:
-        """What each consumer has at each provider is known."""
+        """What each consumer has at each provider is known. None is read if the source does not know what is in use."""
         wanted = [host(f"n{number}", 8, a=1, b=2, other=1) for number in range(3)]
         self.run_import(*wanted)
         for number in range(3):
@@ -156,6 +146,8 @@ class CapacityImportTest(base.LedgerTestCase):
             mock.patch.object(self.capacity, "list_allocations", read),
         ):
             self.run_import(*wanted)
-        self.assertEqual([(f"n{number}", 8, 1, 4) for number in range(3)], self.figures())
+            importer = CapacityImporter(self.capacity, ADMIN, ["gpu"], knows_use=False)
+            importer.run(lambda: [WantedProvider("n0", inventories={"gpu": Inventory(9)})])
+        self.assertEqual([("n0", 9, 1, 5), ("n1", 8, 1, 4), ("n2", 8, 1, 4)], self.figures())
         self.assertEqual({2}, {call.kwargs["limit"] for call in read.call_args_list})
         self.assertEqual(8, read.call_count)  # before and after the source, until an empty page

@@ -199,13 +199,3 @@ class TestTree(LimitsTestCase):
         self.assertEqual([True, True], [moment is not None for moment in ended])
         self.admin.remove_project(base.ADMIN, "b")
         pods.remove(base.ADMIN, "p1")
-
-    def test_a_removed_project_can_be_charged_again_as_a_root(self) -> None:
-        """The engine has its old path and rows in its cache, and detects that they are gone."""
-        self.make_tree({"a": None, "b": "a"})
-        self.set("b", 1)
-        (uuid,) = self.quotas.reserve(base.Context("b"), {"gpu": 1})
-        self.quotas.release(base.Context("b"), [uuid])
-        self.make_limited().limits.remove_project(base.ADMIN, "b")
-        self.hold("b", 5)
-        self.assert_invariants()
