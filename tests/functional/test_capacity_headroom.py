@@ -46,14 +46,14 @@ class TestHeadroom(CapacityTestCase):
         """The quota permits 7; in steps of 3, that is 6. With a quota of 6, it is the quota that binds."""
         self.set("n1", gpu=Inventory(8, min_unit=2, step_size=3))
         self.set("n2", gpu=Inventory(0))
-        self.limits.own["p1", "gpu"] = 7
-        self.assertEqual(Headroom(6, ANY, "provider", None, 8), self.headroom())
-        self.limits.own["p1", "gpu"] = 6
-        self.assertEqual(Headroom(6, "p1", "project", 6, 8), self.headroom())
-        self.limits.own["p1", "gpu"] = 2
-        self.assertEqual(2, self.headroom().fits)
-        self.limits.own["p1", "gpu"] = 1
-        self.assertEqual(Headroom(0, ANY, "provider", None, 8), self.headroom())
+        for limit, expected in (
+            (7, Headroom(6, ANY, "provider", None, 8)),
+            (6, Headroom(6, "p1", "project", 6, 8)),
+            (2, Headroom(2, "p1", "project", 2, 8)),
+            (1, Headroom(0, ANY, "provider", None, 8)),
+        ):
+            self.limits.own["p1", "gpu"] = limit
+            self.assertEqual(expected, self.headroom())
 
     def test_a_user_gets_quota_only(self) -> None:
         """Not even whether the provider exists."""
