@@ -19,6 +19,7 @@ from cyborg_quota.db import models, schema
 from cyborg_quota.db.database import Database
 from tests import base, fixtures, forked
 from tests.faults import kill_points
+from tests.servers import machine
 
 READS = ("SELECT pg_catalog", "SELECT name FROM", "SHOW ", "PRAGMA ")
 """How the statements of a reflection begin. A kill next to one is as good as a kill next to its neighbours."""
@@ -99,8 +100,7 @@ class MigrationTestCase(base.BackendTestCase):
         self.sql = sa.create_engine(url, poolclass=sa.NullPool)
 
     def open_database(self) -> Database:
-        database = fixtures.open_database(self, self.url, statement_timeout_seconds=None)
-        return database
+        return fixtures.open_database(self, self.url, statement_timeout_seconds=None)
 
     def shape(self) -> dict[str, Any]:
         """Return the schema: every table's columns, keys, CHECKs and indexes, and the functions."""
@@ -213,7 +213,7 @@ class TestInterrupted(MigrationTestCase):
 
         with mock.patch.object(alembic.command, "upgrade", upgrade):
             first = start_sync(self.url)
-        self.wait_for_session("CREATE TABLE slow%")
+        machine.wait_until(lambda: bool(self.sessions("CREATE TABLE slow%")), 60)
         os.kill(first, signal.SIGKILL)
         self.assertEqual(-signal.SIGKILL, forked.wait(first))
         self.assertEqual(0, forked.wait(start_sync(self.url)))
@@ -278,9 +278,3 @@ class TestInterrupted(MigrationTestCase):
         }[self.backend]
         with self.sql.connect() as connection:
             return int(connection.execute(sa.text(query), {"text": statement}).scalar_one())
-
-    def wait_for_session(self, statement: str) -> None:
-        deadline = time.monotonic() + 60
-        while not self.sessions(statement):
-            self.assertLess(time.monotonic(), deadline, f"no session runs {statement}")
-            time.sleep(0.02)
