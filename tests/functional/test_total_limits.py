@@ -19,13 +19,9 @@ from cyborg_quota.db import charges, usages
 from cyborg_quota.ledger.history import History
 from cyborg_quota.limits.sources.config import NoopLimitDriver
 from cyborg_quota.types import TOTAL, Notice, ResourceKey, TotalLimit, UsageKey
-from tests import base, clouds, fixtures, history_replay
+from tests import base, clouds, fixtures
 from tests.base import ADMIN
 from tests.functional import test_limits
-
-
-class Killed(Exception):
-    """Ends a call between two transactions, as a crash would."""
 
 
 class TotalTestCase(test_limits.LimitsTestCase):
@@ -86,7 +82,7 @@ class TestEnforcement(TotalTestCase):
             self.assertRaises(exceptions.NotAuthorized, call, base.Context("a"))
         self.assertNotIn(TOTAL, {record.project_id for record in self.engine.list_usages(ADMIN)})
 
-    def test_below_the_present_usage(self) -> None:
+    def test_below_the_present_usage_changed_and_removed(self) -> None:
         self.hold("a", 8)
         self.assertEqual([], self.admin.list_over(ADMIN))
         self.set_total(5)
@@ -97,10 +93,7 @@ class TestEnforcement(TotalTestCase):
         self.quotas.release(ADMIN, [row.uuid for row in self.engine.list_reservations(ADMIN, "a")])
         self.assertEqual([], self.blockers("b", 5))
         self.assertEqual([], self.admin.list_over(ADMIN))
-
-    def test_changed_and_removed(self) -> None:
-        for limit in (5, 6):
-            self.set_total(limit)
+        self.set_total(6)
         self.assertEqual([], self.blockers("b", 6))
         self.totals.unset_total_limits(ADMIN, ["gpu"])
         self.assert_invariants()
@@ -186,19 +179,9 @@ class TestFence(TotalTestCase):
         self.insert_meanwhile(is_naive=True)
         self.assertRaises(AssertionError, self.assert_invariants)
 
-    def test_a_crash_between_the_two_transactions(self) -> None:
-        """Nothing is enforced, nothing has drifted, and the same call completes it; also if the row was removed."""
+    def test_the_row_is_removed_between_the_two_transactions(self) -> None:
+        """The same call completes it. (For a crash there: see tests/faults/test_limit_change_crash.py.)"""
         self.hold("b", 3)
-        with mock.patch.object(History, "change", side_effect=Killed):
-            self.assertRaises(Killed, self.set_total, 12)
-        self.assertEqual([], self.totals.list_total_limits(ADMIN))
-        self.assertEqual([], self.engine.audit(ADMIN))
-        self.hold("c", 4)
-        self.assertEqual([], self.engine.audit(ADMIN))
-        self.assertEqual([], self.blockers("c", 99))
-        self.set_total(11)
-        self.assertEqual(TotalLimit("gpu", 11, 7), self.total())
-        self.totals.unset_total_limits(ADMIN, ["gpu"])
         change = History.change
 
         def removed_first(*arguments: Any, **more: Any) -> Any:
@@ -209,7 +192,7 @@ class TestFence(TotalTestCase):
         with mock.patch.object(History, "change", removed_first):
             self.assertRaises(exceptions.DatabaseUnavailable, self.set_total, 12)
         self.set_total(12)
-        self.assertEqual(TotalLimit("gpu", 12, 7), self.total())
+        self.assertEqual(TotalLimit("gpu", 12, 3), self.total())
 
     def test_names_are_sorted_as_the_database_sorts_them(self) -> None:
         """Some collations of PostgreSQL ignore blanks, so that the name of the total is not the first of all."""
@@ -234,23 +217,6 @@ class TestTree(TotalTestCase):
         super().setUp()
         for project_id, amount in (("a", 1), ("child", 2), ("b", 3)):
             self.hold(project_id, amount)
-
-    def test_moves(self) -> None:
-        """From child to root and back, one at a time and by an import, with and without rows at the new ancestors."""
-        self.set_total(20)
-        for project_id, parent_id in (*(("child", parent) for parent in (None, "c", "b", None, "a")), ("a", "c")):
-            self.admin.move_project(ADMIN, project_id, parent_id)
-            self.assert_invariants()
-        new = {"id": "new", "limits": {"gpu": -1, "fpga": -1}}
-        for tree in (
-            [{"id": "a"}, {"id": "child"}, {**new, "children": [{"id": "b"}]}],
-            [{"id": "child", "children": [{**new, "children": [{"id": "a"}]}]}],
-        ):
-            self.admin.import_limits(ADMIN, {"projects": tree})
-            self.assert_invariants()
-        self.admin.remove_project(ADMIN, "c")
-        self.hold("c", 3)
-        self.assertEqual((9, []), (self.total().held, self.engine.audit(ADMIN)))
 
     def test_a_transfer_between_roots_does_not_change_it(self) -> None:
         """At the limit, too; and a resize is refused by it."""
@@ -347,14 +313,3 @@ class TestDocument(TotalTestCase):
         self.assert_invariants()
         entries = self.admin.history(ADMIN, limit=2)
         self.assertEqual([("moved", "import")] * 2, [(entry.reason, entry.operation) for entry in entries])
-
-    def test_history(self) -> None:
-        self.totals.set_total_limits(ADMIN, {"gpu": 20}, reason="as bought")
-        self.totals.unset_total_limits(ADMIN, ["gpu"])
-        self.totals.set_total_limits(ADMIN, {"gpu": 7})
-        entries = [entry for entry in self.admin.history(ADMIN) if entry.project_id == TOTAL]
-        self.assertEqual(
-            [("set limit", None, 7, None), ("unset limit", 20, None, None), ("set limit", None, 20, "as bought")],
-            [(entry.action, entry.before, entry.after, entry.reason) for entry in entries],
-        )
-        self.assertEqual([], history_replay.differences(self.engine))

@@ -20,17 +20,17 @@ from tests import base, fixtures
 Parents = Mapping[str, "str | None"]
 
 
-class DomainLimits(fixtures.DictLimits):
-    """Limits of a source that puts each project below its domain, as Keystone does under strict_two_level."""
+class PathLimits(fixtures.DictLimits):
+    """Limits of subtrees, of a source that knows the paths ``paths``, by project, as Keystone does."""
 
     tree_source: ClassVar[str | None] = "keystone"
 
-    def __init__(self, domains: Mapping[str, str]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.domains = dict(domains)
+        self.paths: dict[str, Sequence[str]] = {}
 
     def path_of(self, project_id: str) -> Sequence[str] | None:
-        return (project_id, self.domains[project_id]) if project_id in self.domains else None
+        return self.paths.get(project_id)
 
 
 class TreeSourceTestCase(base.LedgerTestCase):
@@ -38,7 +38,8 @@ class TreeSourceTestCase(base.LedgerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.source = DomainLimits({"p1": "dom", "p2": "dom"})
+        self.source = PathLimits()
+        self.source.paths = {"p1": ("p1", "dom"), "p2": ("p2", "dom")}
         self.by_domain = self.checked(self.source)
         self.by_database = self.checked(DatabaseLimitDriver(StrictHierarchy(), InitialLimits()))
         self.limits = self.by_database.limits
@@ -57,7 +58,8 @@ class TreeSourceTestCase(base.LedgerTestCase):
 
 
 class TestSwitch(TreeSourceTestCase):
-    def test_the_edges_stay_and_are_changed_by_commands(self) -> None:
+    def test_to_the_database_and_back(self) -> None:
+        """The edges stay, and commands change them. A reserve restores those that its source reports."""
         self.charge_by_domain()
         self.limits.set_limit(base.ADMIN, "gpu", 5)
         self.limits.set_limits(base.ADMIN, {"gpu": 4}, "p1")
@@ -66,12 +68,7 @@ class TestSwitch(TreeSourceTestCase):
         self.limits.move_project(base.ADMIN, "p1", None)
         self.assertEqual({"p2": "dom"}, self.edges())
         self.assertEqual({"dom": 2, "p1": 2, "p2": 2}, self.subtrees())
-
-    def test_switched_back(self) -> None:
-        """A reserve restores the edge that its source reports, with what the project has reserved meanwhile."""
-        self.charge_by_domain()
-        self.limits.set_limit(base.ADMIN, "gpu", 50)
-        self.limits.move_project(base.ADMIN, "p1", None)
+        self.limits.set_limits(base.ADMIN, {"gpu": 50}, "p1")
         self.by_database.reserve(base.Context("p1"), {"gpu": 3})
         self.source.subtree_limits["dom", "gpu"] = 8
         self.by_domain.reserve(base.Context("p1"), {"gpu": 1})
@@ -93,19 +90,6 @@ class TestSwitch(TreeSourceTestCase):
             self.assertEqual("keystone", error.source)
             self.assertIn("The project tree is kept in Keystone, because [limits] driver is keystone", str(error))
         self.assertEqual({"p1": "dom", "p2": "dom"}, self.edges())
-
-
-class PathLimits(fixtures.DictLimits):
-    """Limits of subtrees, of a source that knows the paths ``paths``, by project."""
-
-    tree_source: ClassVar[str | None] = "keystone"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.paths: dict[str, Sequence[str]] = {}
-
-    def path_of(self, project_id: str) -> Sequence[str] | None:
-        return self.paths.get(project_id)
 
 
 class TestReportedPaths(base.LedgerTestCase):
@@ -139,6 +123,8 @@ class TestReportedPaths(base.LedgerTestCase):
             if room.fits:
                 uuids = quotas.reserve(base.ADMIN, {"gpu": room.fits}, project_id=path[0])
                 quotas.rollback(base.ADMIN, uuids)
+                parents = dict(own_tree.list_projects(base.ADMIN))
+                self.assertEqual([*path[1:], None], [parents[name] for name in path])
             self.assertEqual(room, quotas.headroom(base.ADMIN, path[0])["gpu"])
 
 
