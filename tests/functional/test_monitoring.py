@@ -57,6 +57,7 @@ class TestMetrics(test_limits.LimitsTestCase):
             {key: row for key, row in found.items() if key[0] in ("web", "decays")}, self.read("web", "decays")
         )
         self.assertEqual({}, self.read("unknown"))
+        self.assertRaises(exceptions.InvalidRequest, self.engine.monitoring.read, ADMIN, "web")
         self.admin.set_total_limits(ADMIN, {"gpu": 40})
         for project_ids in (None, [], ["web"]):
             self.assertEqual([TotalLimit("gpu", 40, 9)], self.engine.monitoring.read(ADMIN, project_ids).totals)
@@ -101,6 +102,3 @@ class TestMetrics(test_limits.LimitsTestCase):
         self.assertEqual((0.0, schema.head()), (metrics.oldest_overdue_seconds, metrics.revision))
         self.make_overdue(uuid)
         self.assertGreater(self.engine.monitoring.read(ADMIN).oldest_overdue_seconds, 20 * 365 * 86400)
-
-    def test_bad_arguments(self) -> None:
-        self.assertRaises(exceptions.InvalidRequest, self.engine.monitoring.read, ADMIN, "web")

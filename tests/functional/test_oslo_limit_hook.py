@@ -35,10 +35,18 @@ class TestHook(base.LedgerTestCase):
             raise oslo_limit.ProjectOverLimit(project_id, [info])
 
     def test_it_is_asked_about_each_reserve(self) -> None:
+        """Its refusal changes nothing. A repeated call is not refused; another error is raised."""
         self.hooked.reserve_many(self.context, [base.claim("a", gpu=1), base.claim("b", fpga=1)])
         self.assertEqual([("p1", {"gpu": 1, "fpga": 1})], self.asked)
         self.hooked.adopt(base.ADMIN, [base.claim("c", gpu=9)], "p1")
         self.assertEqual(1, len(self.asked))
+        error = self.assertRaises(exceptions.OverQuota, self.hooked.reserve, self.context, {"gpu": 3})
+        self.assertEqual([Over("p1", "gpu", "project", 2, 3, 9, 1)], error.overs)
+        self.assertEqual((9, 1), self.figures())
+        uuids = self.engine.reserve(self.context, {"gpu": 3}, consumer="d")  # (without the hook)
+        self.assertEqual(uuids, self.hooked.reserve(self.context, {"gpu": 3}, consumer="d"))
+        self.hooked.register_resource("tpu")
+        self.assertRaises(ZeroDivisionError, self.hooked.reserve, self.context, {"tpu": 1})
 
     def test_it_is_asked_about_checks_growth_and_transfers(self) -> None:
         [over] = self.hooked.check(self.context, {"gpu": 3})
@@ -51,17 +59,3 @@ class TestHook(base.LedgerTestCase):
         self.hooked.resize(self.context, {"gpu": 2}, consumer="a")
         self.hooked.transfer(base.ADMIN, "p2", "p1", consumer="a")
         self.assertEqual(([("p2", {"gpu": 2})], (0, 2)), (self.asked, self.figures("p2")))
-
-    def test_its_refusal_changes_nothing(self) -> None:
-        error = self.assertRaises(exceptions.OverQuota, self.hooked.reserve, self.context, {"gpu": 3})
-        self.assertEqual([Over("p1", "gpu", "project", 2, 3, 0, 0)], error.overs)
-        self.assertEqual((0, 0), self.figures())
-        self.engine.reserve(self.context, {"gpu": 3})  # (without the hook)
-
-    def test_a_repeated_call_is_not_refused(self) -> None:
-        uuids = self.engine.reserve(self.context, {"gpu": 3}, consumer="a")
-        self.assertEqual(uuids, self.hooked.reserve(self.context, {"gpu": 3}, consumer="a"))
-
-    def test_another_error_is_raised(self) -> None:
-        self.hooked.register_resource("tpu")
-        self.assertRaises(ZeroDivisionError, self.hooked.reserve, self.context, {"tpu": 1})

@@ -27,18 +27,17 @@ class OverrideFileTestCase(test_overrides.OverridesTestCase):
 
 class TestReasons(OverrideFileTestCase):
     def test_its_own_reason_comes_first(self) -> None:
-        """The reason of an override, or else that of the import; in the history, the log and the event."""
+        """The reason of an override, or else that of the import; in the history, the log and the event.
+
+        A cancelled override is announced, too.
+        """
         log = self.useFixture(fx.FakeLogger())
         recorded: list[RecordedChanges] = []
         self.engine._driver.history.listener = recorded.append
         entries = (self.entry(4, reason="workshop"), self.entry(5))
         self.load(*entries, reason="plan 7")
         self.load(self.entry(7, reason="course"))
-        expected = {
-            4: "workshop",
-            5: "plan 7",
-            7: "course",
-        }
+        expected = {4: "workshop", 5: "plan 7", 7: "course"}
         history = {one.after: one.reason for one in self.admin.history(base.ADMIN, "p") if one.override_id}
         self.assertEqual(expected, history)
         lines = [line for line in log.output.splitlines() if "set override" in line]
@@ -51,17 +50,10 @@ class TestReasons(OverrideFileTestCase):
         self.assertEqual(expected, {limit: reason for limit, reason in sent.items() if limit is not None})
         (one,) = [one for one in self.admin.list_overrides(base.ADMIN)[0] if one.limit == 4]
         self.assertEqual("workshop", one.reason)
-
-    def test_a_cancelled_override_is_announced(self) -> None:
-        known = self.override("p", 4, -1, 2)
-        log = self.useFixture(fx.FakeLogger())
-        recorded: list[RecordedChanges] = []
-        self.engine._driver.history.listener = recorded.append
-        self.admin.cancel_overrides(base.ADMIN, [known], reason="over")
-        self.assertRegex(log.output, f"changed: cancel override .*project_id=p resource=gpu override_id={known} from=")
-        self.assertEqual([("cancel override", 4, None)], [
-            (change.action, change.before, change.after) for one in recorded for change in one.changes
-        ])  # fmt: skip
+        self.admin.cancel_overrides(base.ADMIN, [one.id], reason="over")
+        self.assertRegex(log.output, f"changed: cancel override .*project_id=p resource=gpu override_id={one.id} from=")
+        (change,) = recorded[-1].changes
+        self.assertEqual(("cancel override", 4, None), (change.action, change.before, change.after))
 
 
 class TestRepeated(OverrideFileTestCase):
@@ -85,13 +77,11 @@ class TestRepeated(OverrideFileTestCase):
         self.assertEqual(expected, [one.limit for one in self.admin.list_overrides(base.ADMIN)[0]])
         self.assertEqual(0, self.load(*entries))
         self.assertEqual(2, self.load(*entries, self.entry(5), self.entry(**start)))
-
-    def test_an_entry_with_a_start_is_compared_first(self) -> None:
-        """An entry without a start before it does not take its override."""
-        start = {"from": f"{self.time(-1).isoformat()}Z"}
-        self.load(self.entry(**start))
-        self.assertEqual(1, self.load(self.entry(), self.entry(**start)))
-        self.assertEqual(0, self.load(self.entry(), self.entry(**start)))
+        # An entry without a start does not take the override of one with a start that comes later.
+        begun = {"from": f"{self.time(-1).isoformat()}Z"}
+        self.load(self.entry(9, **begun))
+        for expected_changes in (1, 0):
+            self.assertEqual(expected_changes, self.load(self.entry(9), self.entry(9, **begun)))
 
     def test_another_ledger_gets_the_same_overrides_in_the_same_order(self) -> None:
         self.set("p", 1)

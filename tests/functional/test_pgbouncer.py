@@ -84,13 +84,15 @@ class TestPooled(PgBouncerTestCase):
     )
 
     def test_calls_without_a_provider(self) -> None:
-        """Four threads reserve until they are refused: exactly the limit is granted."""
+        """A reserve or settle is one statement. Four threads that reserve until they are refused get the limit."""
         uuids = self.quotas.reserve(self.context, {"gpu": 2, "fpga": 1}, consumer="a", group="g")
         self.quotas.extend(self.context, uuids, 60)
         self.quotas.commit(self.context, uuids)
-        self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         claims = [Claim(None, {"gpu": 1}), Claim("b", {"gpu": 1}, "h"), Claim("c", {"gpu": 1})]
-        self.quotas.commit(self.context, self.quotas.reserve_many(self.context, claims, group="g"))
+        with hooks.recorded_statements(self.engine) as sent:
+            self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+            self.quotas.commit(self.context, self.quotas.reserve_many(self.context, claims, group="g"))
+        self.assertEqual(4, len(sent), sent)
         self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 99})
         self.assertRaises(exceptions.ReservationConflict, self.quotas.reserve, self.context, {"gpu": 3}, consumer="b")
         self.quotas.release(self.context, group="g")
@@ -122,15 +124,6 @@ class TestPooled(PgBouncerTestCase):
         self.assertEqual({"n1": 2, "n2": 4}, used)
         self.assertEqual([], self.quotas.audit(base.ADMIN))
         self.assert_log_is_quiet()
-
-    def test_reserve_and_settle_are_one_statement_each(self) -> None:
-        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the usage row exists
-        with hooks.recorded_statements(self.engine) as sent:
-            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}, consumer="a"))
-            claims = [Claim(None, {"gpu": 1}), Claim("b", {"gpu": 1}, "h")]
-            self.quotas.rollback(self.context, self.quotas.reserve_many(self.context, claims))
-        self.assertEqual(4, len(sent), sent)
-        self.assertEqual((1, 0), self.figures())
 
     def test_session_settings_are_set(self) -> None:
         """Regardless of PostgreSQL's defaults; in a transaction of several statements, and in a single statement."""

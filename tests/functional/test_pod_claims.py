@@ -171,19 +171,6 @@ class TestBinding(PodClaimTestCase):
         self.assertEqual(("p1", "maintenance"), self.history()[-1])
         self.assertEqual([], self.history("tenant2"))
 
-    def test_a_repeat_returns_the_first_rows(self) -> None:
-        """Also if another pod would be selected now: the binding does not move."""
-        self.add("p1", 2)
-        self.add("p2", 9)
-        self.assertEqual("p1", self.claim(2, consumer="c"))
-        self.assertEqual("p1", self.claim(2, consumer="c"), "p1 is full")
-        self.pods.change(ADMIN, "p1", state="maintenance")
-        self.assertEqual("p1", self.claim(2, consumer="c"))
-        self.pods.change(ADMIN, "p2", state="disabled")
-        self.assertEqual("p1", self.claim(2, consumer="c"))
-        self.assertEqual([("p1", "first")], self.history())
-        self.assertRaises(exceptions.ReservationConflict, self.claim, 1, consumer="c")
-
     def test_attachments_in_zones(self) -> None:
         """Each zone and each set of tags has a binding of its own."""
         self.add("a1", 9, zone="a")
@@ -220,14 +207,6 @@ class TestGroup(PodClaimTestCase):
         self.claim(group="vm", context=base.Context("tenant2"))
         self.assertEqual("p3", self.claim(group="vm"), "it holds nothing in p1")
         self.assertEqual([("p1", "first"), ("p3", "operator")], self.history())
-
-    def test_a_group_in_two_pods_prefers_the_first(self) -> None:
-        for pod in ("p3", "p1"):
-            self.claim(2, group="vm", pod=pod, context=ADMIN, project_id="tenant1")
-        self.assertEqual("p3", self.claim(group="vm"))
-        self.claim(6, group="vm")
-        self.assertEqual("p1", self.claim(group="vm"), "p3 is full")
-        self.assertEqual([], self.history())
 
 
 class TestOneCall(PodClaimTestCase):

@@ -29,23 +29,6 @@ class RuleTestCase(test_pod_claims.PodClaimTestCase):
         return {row.consumer: row.provider for row in self.engine.list_reservations(ADMIN, reservations=uuids)}
 
 
-class TestBoundPodIsFull(RuleTestCase):
-    def test_the_bound_pod_takes_the_claim_if_no_other_pod_does(self) -> None:
-        """The binding stays, as for a selection: another pod must pass the filters before it moves."""
-        self.add("p1", 9, threshold=50)
-        self.assertEqual("p1", self.claim())
-        self.fill("p1", 5)
-        self.assertEqual(("p1", "p1"), (self.pod_of(), self.claim(2)))
-        self.add("p2", 1)
-        self.assertEqual("p1", self.claim(2), "p2 passes the filters, but has no room")
-        self.add("p3", 4, affinity=CAD)
-        self.assertEqual("p1", self.claim(2), "p3 does not pass the filters")
-        self.assertEqual([("p1", "first")], self.history())
-        self.assertEqual("p2", self.claim(), "another pod comes first")
-        self.assertEqual([("p1", "first"), ("p2", "full")], self.history())
-        self.refused(context=base.Context("tenant2"))
-
-
 class TestGroupOfOneCall(RuleTestCase):
     """A claim that selects its pod follows a claim of its group and call that names a provider or a pod."""
 

@@ -87,7 +87,7 @@ class TestSelection(PodTestCase):
         self.patch(policy.Policy, "allows", lambda _self, _context, rule, *_rest: rule == policy.SEE_PODS)
         self.assertEqual("p1", self.pods.select(base.Context("tenant1")).pod)
 
-    def test_an_operator_moves_and_ends_a_binding(self) -> None:
+    def test_an_operator_moves_a_binding(self) -> None:
         for name in ("p1", "p2"):
             self.pods.add(ADMIN, name)
         self.select()
@@ -95,9 +95,6 @@ class TestSelection(PodTestCase):
         self.assertEqual(("p2", "operator"), (moved.pod, moved.reason))
         self.assertEqual(moved, self.pods.move_binding(ADMIN, "tenant1", "p2"))
         self.assertEqual(moved, self.select())
-        self.pods.end_binding(ADMIN, "tenant1")
-        self.assertRaises(exceptions.BindingNotFound, self.pods.end_binding, ADMIN, "tenant1")
-        self.assertEqual("p1", self.pod_of())
         self.pods.change(ADMIN, "p2", state="maintenance")
         error = self.assertRaises(exceptions.PodNotAvailable, self.pods.move_binding, ADMIN, "tenant1", "p2")
         self.assertEqual("maintenance", error.state)
@@ -117,12 +114,6 @@ class TestRepeatedSelection(PodTestCase):
         with hooks.recorded_statements(self.engine) as sent:
             self.assertEqual(self.first, self.select())
         self.assertEqual(1, len(sent), sent)
-        for pod in ("p1", "p2"):
-            self.fill(pod)
-        self.assertEqual(self.first, self.select(), "no other pod passes the filters")
-        self.fill("p2", 1)
-        self.assertEqual("p2", self.pod_of())
-        self.assertEqual(["p1", "p2"], [one.pod for _, one in self.pods.list_bindings(ADMIN, history=True)])
 
     def test_on_a_galera_node_it_waits_for_the_cluster(self) -> None:
         """Another node may have answered a change of the pod."""

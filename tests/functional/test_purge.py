@@ -88,8 +88,9 @@ class TestFold(PurgeTestCase):
     """Committed rows that can be selected only by their UUID are merged into one."""
 
     def test_several(self) -> None:
-        """For each project, resource and provider. The rows of a group are selected by the group: they stay."""
-        uuids = [self.held(delta) for delta in (3, 1, 2)]
+        """For each project, resource and provider, with their resizes. The rows of a group stay: it selects them."""
+        uuids = [self.held(delta) for delta in (3, 1, 1)]
+        self.quotas.resize(self.context, {"gpu": 2}, reservation=uuids[-1])
         for name in ("p2", "p2"):
             self.quotas.commit(base.Context(name), self.quotas.reserve(base.Context(name), {"gpu": 1, "fpga": 2}))
         self.add_provider("n1", gpu=9)
@@ -107,19 +108,13 @@ class TestFold(PurgeTestCase):
         )
         self.assertEqual(set(of_group), {one.uuid for one in rows if one.group == "g"})
         self.assert_unknown(uuids)
+        self.assertEqual([], self.fetch("SELECT id FROM reservation_changes"))
         before = self.stored()
         self.assertEqual(0, self.quotas.purge(base.ADMIN, 0))
         self.assertEqual((before, (12, 0)), (self.stored(), self.figures()))
         self.quotas.release(self.context, group="g")
         self.quotas.release(self.context, [row.uuid])
         self.assertEqual((4, 0), self.figures())
-
-    def test_their_resizes_go_with_them(self) -> None:
-        first, _ = self.held(2), self.held(1)
-        self.quotas.resize(self.context, {"gpu": 5}, reservation=first)
-        self.assertEqual(1, self.quotas.purge(base.ADMIN, 0))
-        self.assertEqual([], self.fetch("SELECT id FROM reservation_changes"))
-        self.assertEqual((6, 0), self.figures())
 
     def test_it_can_be_stopped_between_two_batches(self) -> None:
         for _ in range(6):

@@ -122,7 +122,7 @@ class TestResize(ResizeTestCase):
         self.quotas.release(self.context, consumer="c")
         self.assertEqual({0}, {record.used for record in self.capacity.list_inventories(ADMIN)})
 
-    def test_what_is_not_held(self) -> None:
+    def test_what_is_not_held_and_bad_input(self) -> None:
         error = self.refuse(exceptions.ReservationNotFound, self.resize, "nobody", gpu=2)
         self.assertEqual("nobody", error.uuid)
         self.assertEqual("Reservation, consumer or group 'nobody' was not found.", str(error))
@@ -130,9 +130,6 @@ class TestResize(ResizeTestCase):
         error = self.refuse(exceptions.ResourceNotHeld, self.resize, gpu=2, fpga=1)
         self.assertEqual(("p1", "c", "fpga"), (error.project_id, error.uuid, error.resource))
         self.assertIn("'c' of project 'p1' holds no 'fpga'. Reserve it for another consumer.", str(error))
-
-    def test_bad_input(self) -> None:
-        self.hold(gpu=1)
         for amounts in ({"gpu": 0}, {"gpu": -1}, {"gpu": True}, {"gpu": 2**31}, {"gpu": "2"}):
             self.refuse(exceptions.InvalidDelta, self.quotas.resize, self.context, amounts, consumer="c")
         self.refuse(exceptions.InvalidDelta, self.resize, expected={"gpu": 0}, gpu=1)
@@ -219,6 +216,8 @@ class TestTransfer(ResizeTestCase):
         self.quotas.reserve(base.Context("p2"), {"gpu": 1}, consumer="c")
         self.refuse(exceptions.ReservationNotFound, self.transfer)
         self.hold(gpu=2)
+        self.refuse(exceptions.InvalidRequest, self.transfer, "p1")
+        self.refuse(exceptions.InvalidName, self.transfer, "")
         error = self.refuse(exceptions.ReservationConflict, self.transfer)
         self.assertEqual(({"gpu": 1}, {"gpu": 2}), (error.held, error.requested))
         self.make_overdue(*(row.uuid for row in self.engine.get_reservations(ADMIN, "p2")))
@@ -249,12 +248,6 @@ class TestTransfer(ResizeTestCase):
         self.assertEqual([(3, 0), (0, 0)], [self.figures("p2"), self.figures("root")])
         self.refuse(exceptions.OverQuota, self.transfer, "p1", project_id="p2")
 
-    def test_bad_input(self) -> None:
-        self.hold(gpu=1)
-        self.refuse(exceptions.ReservationNotFound, self.transfer, consumer="nobody")
-        self.refuse(exceptions.InvalidRequest, self.transfer, "p1")
-        self.refuse(exceptions.InvalidName, self.transfer, "")
-
 
 class TestKnownAs(ResizeTestCase):
     scenarios = fixtures.ON_SQLITE
@@ -284,7 +277,7 @@ class TestKnownAs(ResizeTestCase):
             self.quotas.release(self.context, **named)
             self.assertEqual(["released"] * 2, self.states(*uuids))
 
-    def test_conflicts(self) -> None:
+    def test_conflicts_and_errors(self) -> None:
         """With what another claim holds under the name; if that is overdue, it expires."""
         held = self.hold("volume", commit=False, fpga=1)
         uuids = self.reserve(gpu=2)
@@ -295,8 +288,7 @@ class TestKnownAs(ResizeTestCase):
         self.make_overdue(*held)
         self.commit(uuids)
         self.assertEqual(["expired", "committed"], self.states(*held, *uuids))
-
-    def test_the_errors_of_a_commit(self) -> None:
+        # The errors of a commit.
         self.refuse(exceptions.ReservationNotFound, self.commit, ["5b5d71cd-2f3a-44ee-9d33-64a6a5f2a9cc"])
         one, two = self.reserve(gpu=1), self.reserve(gpu=1)
         self.refuse(exceptions.ReservationNotFound, self.commit, one, context=base.Context("p2"))

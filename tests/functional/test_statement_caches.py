@@ -68,41 +68,16 @@ class TestCaches(CacheTestCase):
 
         self.assertRaises(AssertionError, self.assert_bounded, batch, *sizes(40))
 
-    def seed(self, rows: int, projects: int, state: str = "reserved") -> None:
-        """Insert rows that are overdue, or ended long ago, over a number of projects."""
-        long_ago = "'2001-01-01 00:00:00.000000'"
+    def seed(self, rows: int, projects: int, *, is_ended: bool = False) -> None:
+        """Make rows that are overdue, or ended long ago, over a number of projects."""
         for number in range(projects):
-            self.engine.reserve(base.Context(f"p{number}"), {"gpu": 1}, consumer="first")
-        is_ended = state != "reserved"
-        with self.sql.begin() as connection:
-            found = connection.execute(sa.text("SELECT id, project_id FROM quota_usages"))
-            ids = {row.project_id: row.id for row in found}
-            connection.execute(
-                sa.text(
-                    "INSERT INTO reservations (uuid, usage_id, project_id, resource, delta, state, deleted, live,"
-                    " expire, created_at, updated_at, deleted_at) VALUES (:uuid, :usage, :project, 'gpu', 1, :state,"
-                    f" :deleted, :live, {long_ago}, {long_ago}, {long_ago}, {long_ago if is_ended else 'NULL'})"
-                ),
-                [
-                    {
-                        "uuid": reservations.new_uuid(),
-                        "usage": ids[f"p{number % projects}"],
-                        "project": f"p{number % projects}",
-                        "state": state,
-                        "deleted": is_ended,
-                        "live": None if is_ended else 1,
-                    }
-                    for number in range(rows)
-                ],
-            )
-            if not is_ended:
-                connection.execute(
-                    sa.text(
-                        "UPDATE quota_usages SET reserved = 1 + (SELECT COUNT(*) FROM reservations r WHERE"
-                        " r.usage_id = quota_usages.id AND r.consumer_id IS NULL)"
-                    )
-                )
-                connection.execute(sa.text("UPDATE quota_usages SET subtree = reserved"))
+            context = base.Context(f"p{number}")
+            self.engine.reserve(context, {"gpu": 1}, consumer="first")
+            uuids = self.engine.reserve_many(context, [base.claim(None, gpu=1)] * (rows // projects + 1))
+            if is_ended:
+                self.engine.rollback(context, uuids)
+        column = "deleted_at" if is_ended else "expire"
+        self.execute(f"UPDATE reservations SET {column} = '2001-01-01 00:00:00.000000' WHERE consumer_id IS NULL")
         self.assert_invariants()
 
     def test_expiry(self) -> None:
@@ -122,7 +97,7 @@ class TestCaches(CacheTestCase):
 
     def test_purge(self) -> None:
         first, second = sizes(40)
-        self.seed(sum(first) + sum(second), 3, "released")
+        self.seed(sum(first) + sum(second), 3, is_ended=True)
         database = hooks.database_of(self.engine)
 
         def batch(size: int) -> None:

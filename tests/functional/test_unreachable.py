@@ -32,7 +32,7 @@ class UnreachableTestCase(base.LedgerTestCase):
 
 class TestUnreachable(UnreachableTestCase):
     def test_refused_or_no_answer(self) -> None:
-        """Open connections, and new ones."""
+        """Open connections, and new ones. A ping opens a connection of its own, because those of the pool are dead."""
         for state in ("is_refusing", "is_dead"):
             self.away.reserve(self.context, {"gpu": 1})
             setattr(self.proxy, state, True)
@@ -40,6 +40,7 @@ class TestUnreachable(UnreachableTestCase):
             self.assertFalse(self.away.ping())
             self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.engine_at(self.proxy.url))))
             setattr(self.proxy, state, False)
+            self.assertTrue(self.away.ping())
 
     def test_no_greeting(self) -> None:
         """A server that accepts a connection and is silent gets the connect timeout, not the statement timeout."""
@@ -49,14 +50,6 @@ class TestUnreachable(UnreachableTestCase):
         self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(engine)))
         self.assertLess(time.monotonic() - began, 30)
         self.proxy.is_dead = False
-
-    def test_available_again(self) -> None:
-        """A ping opens a connection of its own, because those of the pool are dead."""
-        self.away.reserve(self.context, {"gpu": 1})
-        self.proxy.is_cut = lambda _count: True
-        self.assertFalse(self.away.ping())
-        self.proxy.is_cut = lambda _count: False
-        self.assertTrue(self.away.ping())
 
     def test_a_row_that_is_locked(self) -> None:
         engine = self.engine_at(self.url)
@@ -108,11 +101,9 @@ class TestListOfServers(UnreachableTestCase):
 
 
 class TestLocation(base.LedgerTestCase):
-    def test_reachable(self) -> None:
-        self.assertTrue(self.engine.ping())
-
     def test_location(self) -> None:
         """Without user, password and parameters."""
+        self.assertTrue(self.engine.ping())
         url = self.sql.url
         place = f"{url.host}:{url.port}/" if url.host else "/"
         self.assertEqual(f"{url.drivername}://{place}{url.database}", self.engine.location)

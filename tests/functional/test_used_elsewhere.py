@@ -57,9 +57,7 @@ class UsedElsewhereTest(base.LedgerTestCase):
         self.execute("UPDATE inventories SET used = 1, free = 2")
         self.engine.rollback(self.context, [uuid])
         self.assertEqual(((0, 5, 3), []), (self.figures_of(), self.engine.audit(ADMIN)))
-
-    def test_free_that_has_drifted_is_named(self) -> None:
-        """A claim that fits by the counters is refused by the column: the refusal says what repairs it."""
+        # A claim that fits by the counters is refused by the column: the refusal says what repairs it.
         self.execute("UPDATE inventories SET free = 0")
         error = self.assertRaises(exceptions.OverCapacity, self.engine.reserve, self.context, {"gpu": 1}, provider="n1")
         self.assertIn("run `heal`", str(error))
