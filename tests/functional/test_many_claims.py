@@ -178,12 +178,6 @@ class TestRepeat(base.LedgerTestCase):
             self.assertEqual(first, self.engine.reserve_many(base.ADMIN, claims, project_id="p1"))
         self.assertLess(len(sent), 20, sent)
 
-    def test_half_of_them_new(self) -> None:
-        held = self.quotas.reserve_many(self.context, self.claims(300))
-        claims = [*self.claims(300), *(base.claim(f"new-{number}", gpu=1) for number in range(300))]
-        self.assertEqual(held, self.quotas.reserve_many(self.context, claims)[:300])
-        self.assertEqual((0, 600), self.figures())
-
     def test_settled_together(self) -> None:
         """More reservations than one statement selects."""
         uuids = self.quotas.reserve_many(self.context, self.claims(2100), group="g")

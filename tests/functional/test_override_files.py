@@ -13,7 +13,7 @@ from tests import base, fixtures, history_replay
 from tests.functional import test_overrides
 
 
-class OverrideFileTestCase(test_overrides.OverridesTestCase):
+class TestDocuments(test_overrides.OverridesTestCase):
     scenarios = fixtures.ON_SQLITE  # the files do not depend on it
 
     def entry(self, limit: int = 4, **more: str) -> dict[str, Any]:
@@ -24,8 +24,6 @@ class OverrideFileTestCase(test_overrides.OverridesTestCase):
         given = {"projects": [{"id": "p", "overrides": list(entries)}]}
         return len(self.admin.import_limits(base.ADMIN, given, **how))
 
-
-class TestReasons(OverrideFileTestCase):
     def test_its_own_reason_comes_first(self) -> None:
         """The reason of an override, or else that of the import; in the history, the log and the event.
 
@@ -55,8 +53,6 @@ class TestReasons(OverrideFileTestCase):
         (change,) = recorded[-1].changes
         self.assertEqual(("cancel override", 4, None), (change.action, change.before, change.after))
 
-
-class TestRepeated(OverrideFileTestCase):
     def test_without_a_start(self) -> None:
         """It is made once. An override that differs, or that has not begun yet, is another one."""
         self.assertEqual(2, self.load(self.entry()))  # p is added to the tree

@@ -117,19 +117,17 @@ class TestPages(PagesTestCase):
         self.assert_a_page_reads_few_rows()
         self.assert_pages_add_up()
         self.assert_one_resource("usages", "limits", "overrides")
+        for read in (self.engine.list_usages, self.admin.list_limits):
+            rows: list[Any] = read(base.ADMIN, "p003")  # type: ignore[operator]
+            self.assertEqual(["fpga", "gpu"], [row.resource for row in rows])
+            after = read(base.ADMIN, "p003", limit=1, after=("p003", "fpga"))  # type: ignore[operator]
+            self.assertEqual(rows[1:], after)
 
     @on_sqlite
     def test_a_marker_of_a_project_skips_all_its_rows(self) -> None:
         self.assertEqual("p004", self.engine.list_usages(base.ADMIN, after=("p003", None), limit=1)[0].project_id)
         self.assertEqual("p000", self.admin.list_limits(base.ADMIN, after=(None, None), limit=1)[0].project_id)
         self.assertEqual("p004", self.admin.list_limits(base.ADMIN, after=("p003", None), limit=1)[0].project_id)
-
-    def test_of_one_project(self) -> None:
-        for read in (self.engine.list_usages, self.admin.list_limits):
-            rows: list[Any] = read(base.ADMIN, "p003")  # type: ignore[operator]
-            self.assertEqual(["fpga", "gpu"], [row.resource for row in rows])
-            after = read(base.ADMIN, "p003", limit=1, after=("p003", "fpga"))  # type: ignore[operator]
-            self.assertEqual(rows[1:], after)
 
     @on_sqlite
     def test_bad_pages(self) -> None:

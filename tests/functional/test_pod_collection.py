@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import fixtures as fx
@@ -83,16 +83,14 @@ class TestCollect(CollectionTestCase):
         )
         self.assertIsNotNone(collected["p2"].usage.age)
         self.assertEqual({"gpu": ResourceUse(8, 7)}, self.stored()["p3"])
+        # Nor does one that answers nonsense end the others.
+        nonsense = {"cloud/two": {"gpu": ResourceUse(2**63, 0)}}
+        collected = self.collect(read=lambda endpoint: nonsense.get(endpoint, {"gpu": ResourceUse(9, 8)}))
+        self.assertIn("capacity of gpu", str(collected["p2"].error))
+        self.assertEqual([{"gpu": ResourceUse(*use)} for use in ((8, 3), (9, 8))], list(self.stored().values())[1:])
         # A selection continues with the last figures: p3 has reached its threshold, p2 has not.
         self.pods.change(ADMIN, "p1", state="maintenance")
         self.assertEqual("p2", self.pods.select(ADMIN, request={"gpu": 1}, project_id="film").pod)
-
-    def test_one_that_answers_nonsense_does_not_end_the_others(self) -> None:
-        answers = {"cloud/two": {"gpu": ResourceUse(2**63, 0)}}
-        collected = self.collect(read=lambda endpoint: answers.get(endpoint, {"gpu": ResourceUse(8, 7)}))
-        self.assertIn("capacity of gpu", str(collected["p2"].error))
-        self.assertEqual({"gpu": ResourceUse(8, 7)}, self.stored()["p3"])
-        self.assertIsNone(self.stored()["p2"])
 
     def test_which_pods(self) -> None:
         self.pods.change(ADMIN, "p3", state="disabled")
@@ -108,7 +106,10 @@ class TestCollect(CollectionTestCase):
         """They are removed with it, and what is measured there meanwhile is ignored; as that of a removed pod."""
         self.collect(max_age_seconds=DAY_SECONDS)
         other = self.make_engine().pods
-        changes = {"cloud/two": lambda: other.remove(ADMIN, "p2"), "cloud/three": self.change_endpoint}
+        changes: dict[str, Callable[[], object]] = {
+            "cloud/two": lambda: other.remove(ADMIN, "p2"),
+            "cloud/three": lambda: other.change(ADMIN, "p3", endpoint="cloud/four"),
+        }
 
         def read_and_change(endpoint: str) -> Mapping[str, ResourceUse]:
             changes[endpoint]()
@@ -120,15 +121,12 @@ class TestCollect(CollectionTestCase):
         self.assertEqual(["p3"], [name for name in self.collect(max_age_seconds=DAY_SECONDS) if name != "p1"])
         self.assertEqual({}, self.collect("p2", read=read_and_change))
 
-    def change_endpoint(self) -> None:
-        self.make_engine().pods.change(ADMIN, "p3", endpoint="cloud/four")
-
 
 class TestDue(CollectionTestCase):
     def test_only_what_is_old(self) -> None:
         self.assertEqual({"p1", "p2", "p3"}, self.collect(max_age_seconds=DAY_SECONDS).keys())
         self.assertEqual({"p1"}, self.collect(max_age_seconds=DAY_SECONDS).keys(), "it has no measurement")
-        self.set_times("measured_at", "pod_usages")
+        self.execute("UPDATE pod_usages SET measured_at = '2001-01-01 00:00:00.000000'")
         self.engine.close()
         self.assertEqual([3] * 4, race(*[lambda: len(self.collect())] * 4))
         self.assertEqual({"p1"}, self.collect(max_age_seconds=DAY_SECONDS).keys())
@@ -137,16 +135,11 @@ class TestDue(CollectionTestCase):
         """What was written before has a time in the future: it prevents no measurement, and is replaced."""
         self.collect()
         for used, max_age in enumerate((None, DAY_SECONDS)):
-            self.set_times("measured_at", "pod_usages", 2101)
+            self.execute("UPDATE pod_usages SET measured_at = '2101-01-01 00:00:00.000000'")
             usage = {"gpu": ResourceUse(8, used)}
             collected = self.collect("p2", "p3", read=lambda *_, usage=usage: usage, max_age_seconds=max_age)
             self.assertEqual({"p2", "p3"}, collected.keys())
             self.assertEqual([usage] * 2, [self.stored()[pod] for pod in ("p2", "p3")])
-
-    def set_times(self, column: str, table: str, year: int = 2001) -> None:
-        """Set a time of all rows."""
-        with self.sql.begin() as connection:
-            connection.exec_driver_sql(f"UPDATE {table} SET {column} = '{year}-01-01 00:00:00.000000'")
 
     def test_the_periodic_job(self) -> None:
         settings = fixtures.configuration()

@@ -93,26 +93,22 @@ class TestAutomatic(ReconcilerTestCase):
             self.charge(arq)
         self.assertEqual(["gone", "unbound"], self.automatic())
 
-    def assert_shrunk(self, missing: int, charged: int, *, is_empty: bool) -> None:
-        reconciler = self.reconciler()
-        error = self.assertRaises(reconciler_module.RecordsShrunk, reconciler.heal, reconciler.find())
-        self.assertEqual((missing, charged, is_empty), (error.lost, error.charged, error.is_empty))
-        self.assertEqual((charged, 0), self.figures())
-        self.assertEqual(missing, len(reconciler.heal(reconciler.find(), force=True)))
-
-    def test_an_empty_record(self) -> None:
-        """A wrong database, or a new one: nothing is released, however few they are."""
-        self.cloud.others = {}
-        self.charge("a")
-        self.assert_shrunk(1, 1, is_empty=True)
-
     def test_a_shrunken_record(self) -> None:
-        """An old backup has less than half of the charged ARQs."""
-        for number in range(11):
-            self.charge(f"a{number}")
-            if number < 5:
-                self.cloud.bind(f"a{number}")
-        self.assert_shrunk(6, 11, is_empty=False)
+        """An empty one is that of a wrong database, or a new one: nothing is released, however few they are.
+
+        An old backup has less than half of the charged ARQs.
+        """
+        self.cloud.others = {}
+        for charged, bound in ((1, 0), (11, 5)):
+            for number in range(charged):
+                self.charge(f"a{number}")
+                if number < bound:
+                    self.cloud.bind(f"a{number}")
+            reconciler = self.reconciler()
+            error = self.assertRaises(reconciler_module.RecordsShrunk, reconciler.heal, reconciler.find())
+            self.assertEqual((charged - bound, charged, not bound), (error.lost, error.charged, error.is_empty))
+            self.assertEqual((charged, 0), self.figures())
+            self.assertEqual(charged - bound, len(reconciler.heal(reconciler.find(), force=True)))
 
     def test_half_is_not_shrunken(self) -> None:
         """A small number is not either: an outage at the end of an instance leaves as many."""

@@ -183,6 +183,9 @@ class TestImport(TreeSourceTestCase):
                 error = self.assertRaises(exceptions.ProjectRefused, self.import_tree, wanted, dry_run=dry_run)
                 self.assertIn(message, str(error))
             self.assertEqual({"p1": "dom", "p2": "dom"}, self.edges())
+        for invalid in ({"": None}, {"p": ""}, {"p": " q"}, {"p": 1}):
+            self.assertRaises(exceptions.InvalidName, self.by_noop.limits.import_projects, base.ADMIN, invalid)
+        self.assertRaises(exceptions.InvalidRequest, self.by_noop.limits.import_projects, base.ADMIN, ["p"])
         del levels["level8"]
         self.import_tree(levels)
         self.assertEqual(9, len(self.edges()))
@@ -200,12 +203,6 @@ class TestImport(TreeSourceTestCase):
         self.limits.set_limit(base.ADMIN, "gpu", 2, "p2")
         self.limits.import_projects(base.ADMIN, wanted)
         self.assertEqual(wanted, self.edges())
-
-    def test_invalid_arguments(self) -> None:
-        administration = self.by_noop.limits
-        for parents in ({"": None}, {"p": ""}, {"p": " q"}, {"p": 1}):
-            self.assertRaises(exceptions.InvalidName, administration.import_projects, base.ADMIN, parents)
-        self.assertRaises(exceptions.InvalidRequest, administration.import_projects, base.ADMIN, ["p"])
 
     def test_random_trees(self) -> None:
         """Each import gives exactly the tree that it names, and every batch leaves the counters right."""

@@ -65,23 +65,13 @@ class UsedElsewhereTest(base.LedgerTestCase):
         self.claim(1)
 
     def test_wrong_amounts(self) -> None:
+        change, invalid = self.capacity.set_inventories, exceptions.InvalidRequest
         for amount in (-1, True, "1", 2**70, 10**5000):
-            self.assertRaises(
-                exceptions.InvalidRequest,
-                self.capacity.set_inventories,
-                ADMIN,
-                "n1",
-                {},
-                used_elsewhere={"gpu": amount},
-            )
+            self.assertRaises(invalid, change, ADMIN, "n1", {}, used_elsewhere={"gpu": amount})
         for wrong in (None, 5, "gpu"):
-            self.assertRaises(
-                exceptions.InvalidRequest, self.capacity.set_inventories, ADMIN, "n1", {}, used_elsewhere=wrong
-            )
-            self.assertRaises(exceptions.InvalidRequest, self.capacity.require_pods, ADMIN, wrong)
-        self.assertRaises(
-            exceptions.ProviderNotFound, self.capacity.set_inventories, ADMIN, "n9", {}, used_elsewhere={"gpu": 1}
-        )
+            self.assertRaises(invalid, change, ADMIN, "n1", {}, used_elsewhere=wrong)
+            self.assertRaises(invalid, self.capacity.require_pods, ADMIN, wrong)
+        self.assertRaises(exceptions.ProviderNotFound, change, ADMIN, "n9", {}, used_elsewhere={"gpu": 1})
 
     def test_consumers_that_are_ours(self) -> None:
         """The source's consumer is a consumer or a group here; only what it uses beyond its claim is elsewhere."""
