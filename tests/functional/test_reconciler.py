@@ -133,14 +133,6 @@ class TestDifferences(ReconcilerTestCase):
         self.assertEqual((expected, [30]), (found, self.waits))
         self.assertEqual({*expected, "deleted", "long ago"}, {arq for arq, _ in self.found()})
 
-    def test_page_by_page(self) -> None:
-        for number in range(7):
-            self.charge(f"a{number}")
-            self.cloud.bind(f"a{number}")
-        self.charge("ghost")
-        with mock.patch.object(reconciler_module, "_PAGE_ROWS", 2):
-            self.assertEqual([("ghost", "not attached")], self.found())
-
     def test_more_than_are_repaired_at_a_time(self) -> None:
         """Each run repairs some, and knows how many are left."""
         for number in range(5):
@@ -369,15 +361,15 @@ class TestSources(ReconcilerTestCase):
         self.assertEqual({"ghost of west": "west", "ghost of None": None}, self.live())
 
     def test_claimed(self) -> None:
-        """Only the charges that a comparison covers: of accelerators, or of bound ARQs."""
+        """Only the charges that a comparison covers: of accelerators, or of bound ARQs. Both read page by page."""
         self.cloud.bind("bound")
         self.adopt("bound", None, fpga=1)
         self.adopt("ghost", None)
         self.adopt("by hand", None, fpga=1)
         self.adopt("theirs", "west")
         self.quotas.reserve(self.context, {"gpu": 1}, consumer="in flight")
-        with mock.patch.object(reconciler_module, "_PAGE_ROWS", 2):
-            self.assertEqual([3, 0], [self.of("east").claim_source() for _ in range(2)])
+        self.patch(reconciler_module, "_PAGE_ROWS", 2)
+        self.assertEqual([3, 0], [self.of("east").claim_source() for _ in range(2)])
         self.assertEqual({"bound": "east", "ghost": "east", "by hand": None, "theirs": "west"}, self.live())
         self.cloud.bind("free")
         healed = self.of("east").heal(self.of("east").find())

@@ -31,9 +31,6 @@ class SingleStatementTestCase(base.LedgerTestCase):
             self.assertRegex(statement, SINGLE_STATEMENT)
 
 
-_POSTGRESQL = [item for item in SingleStatementTestCase.scenarios if item[1]["backend"] == "postgresql"]
-
-
 class TestAttach(SingleStatementTestCase):
     def assert_attach(self, *amounts: dict[str, int]) -> None:
         """Reserve and commit the first amounts, reserve and roll back the second, reserve the third."""
@@ -162,7 +159,7 @@ class TestPrepared(SingleStatementTestCase):
 class TestInterrupted(SingleStatementTestCase):
     """A connection in autocommit mode is interrupted by a signal. (PostgreSQL's driver keeps the mode.)"""
 
-    scenarios = _POSTGRESQL
+    scenarios = [item for item in fixtures.SCENARIOS if item[0] == "postgresql"]
 
     def test_while_it_leaves_autocommit(self) -> None:
         """A call fails, and a signal arrives while its connection leaves autocommit mode."""
