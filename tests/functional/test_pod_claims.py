@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import sqlalchemy as sa
@@ -56,54 +56,48 @@ class PodClaimTestCase(test_pods.PodTestCase):
 class TestFiltersDecideInTheTransaction(PodClaimTestCase):
     """A pod that changes after it was ranked, and before the binding is created, is ranked again."""
 
-    def changes(self) -> list[Callable[[], object]]:
-        other = self.make_engine().pods
-        return [
-            lambda: other.change(ADMIN, "p1", affinity=CAD),
-            lambda: other.set_usage(ADMIN, "p1", {"gpu": ResourceUse(20, 20)}),
-            lambda: other.change(ADMIN, "p1", state="maintenance"),
-        ]
-
     def setUp(self) -> None:
         super().setUp()
         for pod in ("p1", "p2"):
             self.add(pod, 20, zone="z1")
+        self.other = self.make_engine().pods
 
-    def claimed(self, project_id: str, change: Callable[[], object]) -> list[tuple[str | None, str]]:
-        """The bindings of a project whose claim has placed itself in p1 when ``change`` is made."""
-        claim = functools.partial(self.claim, context=base.Context(project_id), pod=PodChoice(zone="z1"))
-        return self.bindings(project_id, CapacityEnforcer, "prepare", change, claim)
+    def claim_of(self, project_id: str) -> object:
+        return self.claim(context=base.Context(project_id), pod=PodChoice(zone="z1"))
 
-    def bindings(
-        self, project_id: str, owner: Any, name: str, change: Callable[[], object], call: Callable[[], object]
-    ) -> list[tuple[str | None, str]]:
-        """The bindings of a project after a call, if ``change`` is made when the function has returned."""
-        self.pods.change(ADMIN, "p1", affinity={}, state="available")
-        self.pods.set_usage(ADMIN, "p1", {"gpu": ResourceUse(20, 0)})
-        with hooks.Meanwhile(owner, name, change, after=True):
-            call()
-        return self.history(project_id)
+    def select_for(self, project_id: str) -> object:
+        return self.pods.select(ADMIN, project_id=project_id, zone="z1", request={"gpu": 1})
 
-    def selected(self, project_id: str, change: Callable[[], object]) -> list[tuple[str | None, str]]:
-        """The bindings of a project whose selection has ranked p1 first when ``change`` is made."""
-        select = functools.partial(self.pods.select, ADMIN, project_id=project_id, zone="z1", request={"gpu": 1})
-        return self.bindings(project_id, pod_selection.PodSelection, "ranked", change, select)
-
-    def ways(self) -> list[Callable[[str, Callable[[], object]], list[tuple[str | None, str]]]]:
-        """On SQLite, which has one writer, the change would wait for the transaction of the selection."""
-        return [self.claimed] if self.backend == "sqlite" else [self.claimed, self.selected]
+    def histories(self) -> Iterator[list[tuple[str | None, str]]]:
+        """The bindings of each project for which p1 is chosen, and is changed before the binding is created."""
+        ways: list[tuple[Any, str, Callable[[str], object]]] = [
+            (CapacityEnforcer, "prepare", self.claim_of),
+            (pod_selection.PodSelection, "ranked", self.select_for),
+        ]
+        # (On SQLite, which has one writer, the change would wait for the transaction of the selection.)
+        for owner, name, call in ways[: 1 if self.backend == "sqlite" else 2]:
+            for number, change in enumerate(
+                (
+                    lambda: self.other.change(ADMIN, "p1", affinity=CAD),
+                    lambda: self.other.set_usage(ADMIN, "p1", {"gpu": ResourceUse(20, 20)}),
+                    lambda: self.other.change(ADMIN, "p1", state="maintenance"),
+                )
+            ):
+                self.pods.change(ADMIN, "p1", affinity={}, state="available")
+                self.pods.set_usage(ADMIN, "p1", {"gpu": ResourceUse(20, 0)})
+                with hooks.Meanwhile(owner, name, change, after=True):
+                    call(f"{name}{number}")
+                yield self.history(f"{name}{number}")
 
     def test_the_pod_is_ranked_again(self) -> None:
-        for way in self.ways():
-            for number, change in enumerate(self.changes()):
-                self.assertEqual([("p2", "first")], way(f"{way.__name__}{number}", change))
+        for history in self.histories():
+            self.assertEqual([("p2", "first")], history)
 
     def test_naive_is_detected(self) -> None:
         """Without the lock and the second look, projects are bound to a pod that the filters refuse."""
         self.patch(pod_claims, "hold", lambda *_arguments: True)
-        for way in self.ways():
-            for number, change in enumerate(self.changes()):
-                self.assertEqual([("p1", "first")], way(f"{way.__name__}{number}", change))
+        for history in self.histories():
+            self.assertEqual([("p1", "first")], history)
 
     def test_a_selection_locks_one_pod_at_a_time(self) -> None:
         """Two selections that lock several pods in different orders would wait for each other."""
@@ -122,7 +116,10 @@ class TestFiltersDecideInTheTransaction(PodClaimTestCase):
         self.patch(pod_claims, "hold", recorded_hold)
         sa.event.listen(sql, "rollback", roll_back)
         self.addCleanup(sa.event.remove, sql, "rollback", roll_back)
-        self.assertEqual([("p2", "first")], self.selected("film", self.changes()[0]))
+        maintain = functools.partial(self.other.change, ADMIN, "p1", state="maintenance")
+        with hooks.Meanwhile(pod_selection.PodSelection, "ranked", maintain, after=True):
+            self.select_for("film")
+        self.assertEqual([("p2", "first")], self.history("film"))
         self.assertEqual(["lock", "rollback", "lock"], steps)
 
 
