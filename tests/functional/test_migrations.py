@@ -48,7 +48,6 @@ class Statements:
     """
 
     act: Callable[[int, str], None]
-    count: int = 0
     ends: list[bool] = dataclasses.field(default_factory=list)
 
     def watch(self, database: Database) -> None:
@@ -56,20 +55,18 @@ class Statements:
         commit = engine.dialect.do_commit
 
         def executed(_connection: Any, cursor: Any, statement: str, *_rest: Any) -> None:
-            self.ends.append(not kill_points.in_transaction(cursor.connection))
-            self.note(statement)
+            self.note(statement, not kill_points.in_transaction(cursor.connection))
 
         def commit_and_note(dbapi_connection: Any) -> None:
             commit(dbapi_connection)
-            self.ends.append(True)
-            self.note("COMMIT")
+            self.note("COMMIT", True)
 
         sa.event.listen(engine, "after_cursor_execute", executed)
         engine.dialect.do_commit = commit_and_note  # type: ignore[method-assign]
 
-    def note(self, statement: str) -> None:
-        self.count += 1
-        self.act(self.count, statement)
+    def note(self, statement: str, is_end: bool) -> None:
+        self.ends.append(is_end)
+        self.act(len(self.ends), statement)
 
 
 def start_sync(url: str, act: Callable[[int, str], None] = lambda _number, _text: None) -> int:
