@@ -233,8 +233,6 @@ class TestCalls(OverridesTestCase):
         ):
             self.assertRaises(exceptions.InvalidRequest, set_overrides, **changes)
         self.assertEqual([], self.rows())
-        for ids in ("1-0", [1], None):
-            self.assertRaises((exceptions.InvalidRequest, TypeError), self.admin.cancel_overrides, base.ADMIN, ids)
 
     def test_only_the_ids_of_overrides_can_be_cancelled(self) -> None:
         known = self.override("p", 1, 0, 1)
@@ -246,7 +244,7 @@ class TestCalls(OverridesTestCase):
             )
             self.assertEqual(unknown, error.override_id)
         wrong: Any
-        for wrong in (None, 5, known, [5]):
+        for wrong in (None, 5, known, [5], "1-0"):
             self.assertRaises(exceptions.InvalidRequest, self.admin.cancel_overrides, base.ADMIN, wrong)
         self.assertEqual([known], [one.id for one in self.admin.list_overrides(base.ADMIN, "p")[0]])
         (cancelled,) = self.admin.cancel_overrides(base.ADMIN, iter([known, known]), reason="over")
@@ -359,23 +357,19 @@ class TestOtherDrivers(OverridesTestCase):
 
     def test_they_are_refused_with_a_clear_error(self) -> None:
         """The error says where the limits of the driver are set. No driver is asked for limits."""
+        of_keystone = "in Keystone (openstack registered limit set, openstack limit set)"
         for limits, place in (
             (ConfigLimitDriver({"gpu": 1}), "in the configuration, [limits] limits"),
-            (
-                KeystoneLimitDriver(mock.Mock(), mock.Mock()),
-                "in Keystone (openstack registered limit set, openstack limit set)",
-            ),
+            (KeystoneLimitDriver(mock.Mock(), mock.Mock()), of_keystone),
             (NoopLimitDriver(), "[limits] driver"),
         ):
-            engine = fixtures.open_engine(self, self.url, limits)
-            before = self.rows()
-            for name, arguments in (
-                ("set_overrides", ({"gpu": 1}, "p", self.time(1))),
-                ("list_overrides", ()),
-                ("cancel_overrides", (["1-0"],)),
+            admin = fixtures.open_engine(self, self.url, limits).limits
+            for call, arguments in (
+                (admin.set_overrides, ({"gpu": 1}, "p", self.time(1))),
+                (admin.list_overrides, ()),
+                (admin.cancel_overrides, (["1-0"],)),
             ):
-                call = getattr(engine.limits, name)
-                error = str(self.assertRaises(exceptions.LimitsReadOnly, call, base.ADMIN, *arguments))
+                error = str(self.assertRaises(exceptions.LimitsReadOnly, call, base.ADMIN, *arguments))  # type: ignore[arg-type]
                 self.assertIn("[limits] driver", error)
                 self.assertIn(place, error)
-            self.assertEqual(before, self.rows())
+        self.assertEqual([], self.rows())

@@ -57,8 +57,8 @@ class PlanTestCase(base.BackendTestCase):
         self.url = fixtures.fresh_url(self.backend, "plans")
         fixtures.create_schema(self.url)
         self.sql = sa.create_engine(self.url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
-        self.execute("ALTER TABLE reservations SET (autovacuum_enabled = off)")
-        self.execute("ALTER TABLE quota_usages SET (autovacuum_enabled = off)")
+        for table in ("reservations", "quota_usages"):
+            self.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
         self.context = base.Context("p1")
         self.limits = fixtures.DictLimits()
         self.limits.own[None, "gpu"] = 1_000
@@ -70,7 +70,7 @@ class PlanTestCase(base.BackendTestCase):
     def make_engine(self) -> QuotaEngine:
         return fixtures.open_engine(self, self.url, self.limits)
 
-    def plans_of(self, engine: QuotaEngine, run: Callable[[], object], settings: str = SENDS_PLANS) -> list[Any]:
+    def plans_of(self, engine: QuotaEngine, run: Callable[[], object]) -> list[Any]:
         """The plans of the statements of the functions that ``run()`` calls."""
         database = hooks.database_of(engine)
         notices: list[str] = []
@@ -80,7 +80,7 @@ class PlanTestCase(base.BackendTestCase):
                 notices.append(notice)
 
         def send_plans(connection: sa.Connection) -> None:
-            connection.exec_driver_sql(settings)
+            connection.exec_driver_sql(SENDS_PLANS)
             connection.connection.dbapi_connection.notices = Notices()  # type: ignore[union-attr]
 
         database.write(send_plans)

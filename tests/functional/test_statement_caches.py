@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from cyborg_quota import QuotaEngine
 from cyborg_quota.db import maintenance, models, reservations, usages
 from tests import base, hooks, on_sqlite, statement_cache
 
@@ -22,12 +21,13 @@ def sizes(most: int) -> tuple[Sequence[int], Sequence[int]]:
     return [1, 2, *range(3, most + 1, 2)], range(4, most + 1, 2)
 
 
-class CacheTestCase(base.LedgerTestCase):
-    counts_texts = True
+class TestCaches(base.LedgerTestCase):
+    """Batches of different sizes, over different projects, do not make a cache grow."""
 
-    def watch(self, engine: QuotaEngine) -> None:
-        """Count the statements of this engine, in a cache of its own."""
-        self.watched = hooks.database_of(engine).engine
+    def setUp(self) -> None:
+        """Count the statements of the engine, in a cache of its own."""
+        super().setUp()
+        self.watched = hooks.database_of(self.engine).engine
         self.texts: set[str] = set()
         statement_cache.unshare(self.watched)
         sa.event.listen(self.watched, "before_cursor_execute", lambda *given: self.texts.add(given[2]))
@@ -45,17 +45,9 @@ class CacheTestCase(base.LedgerTestCase):
             batch(size)
         self.assertEqual(before, self.compiled())
         self.assertLess(before, 100)
-        if self.backend == "sqlite" and self.counts_texts:
+        if self.backend == "sqlite":
             self.assertEqual([], sorted(self.texts - texts))
             self.assertLess(len(texts), _DRIVER_KEEPS)
-
-
-class TestCaches(CacheTestCase):
-    """Batches of different sizes, over different projects, do not make a cache grow."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.watch(self.engine)
 
     @on_sqlite
     def test_a_text_for_each_size_is_detected(self) -> None:
