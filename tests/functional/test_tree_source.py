@@ -20,14 +20,14 @@ from tests import base, fixtures
 Parents = Mapping[str, "str | None"]
 
 
-class PathLimits(fixtures.DictLimits):
-    """Limits of subtrees, of a source that knows the paths ``paths``, by project, as Keystone does."""
+class DomainLimits(fixtures.DictLimits):
+    """Limits of a source that knows ``paths``, by project. ``domains``: those of projects, as Keystone has them."""
 
     tree_source: ClassVar[str | None] = "keystone"
 
-    def __init__(self) -> None:
+    def __init__(self, domains: Mapping[str, str]) -> None:
         super().__init__()
-        self.paths: dict[str, Sequence[str]] = {}
+        self.paths: dict[str, Sequence[str]] = {name: (name, domain) for name, domain in domains.items()}
 
     def path_of(self, project_id: str) -> Sequence[str] | None:
         return self.paths.get(project_id)
@@ -38,8 +38,7 @@ class TreeSourceTestCase(base.LedgerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.source = PathLimits()
-        self.source.paths = {"p1": ("p1", "dom"), "p2": ("p2", "dom")}
+        self.source = DomainLimits({"p1": "dom", "p2": "dom"})
         self.by_domain = self.checked(self.source)
         self.by_database = self.checked(DatabaseLimitDriver(StrictHierarchy(), InitialLimits()))
         self.limits = self.by_database.limits
@@ -100,7 +99,7 @@ class TestReportedPaths(base.LedgerTestCase):
     def test_random_trees(self) -> None:
         chance = random.Random(30)
         names = [f"r{number}" for number in range(7)]
-        source = PathLimits()
+        source = DomainLimits({})
         own_tree = fixtures.open_engine(self, self.url, NoopLimitDriver()).limits
         quotas: QuotaEngine = fixtures.Checked(fixtures.open_engine(self, self.url, source), self.url)  # type: ignore[assignment]
         for name in names:
