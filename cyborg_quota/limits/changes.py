@@ -68,6 +68,8 @@ _ROWS: Final = (
     "resource, and for each resource in each pod); import the tree in several files"
 )
 
+_MAX_READS: Final = 3
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredLimits:
@@ -80,16 +82,29 @@ class StoredLimits:
 
 
 def read_all(database: Database, initial_limits: InitialLimits) -> StoredLimits:
-    """All limits that are set. Changes of limits and of the tree wait until all is read."""
+    """All limits that are set, with no change of limits or of the tree between the statements that read them.
 
-    def read(connection: Connection) -> StoredLimits:
-        change_log.serialize(connection)
+    Each such change increments the generation of the fence row: all is read again if that has changed meanwhile.
+    After _MAX_READS attempts, changes wait until all is read.
+    """
+
+    def read(connection: Connection) -> tuple[StoredLimits, bool]:
+        before = change_log.generation(connection)
         tree = LimitTree(*tables.read_limits(connection), initial_limits)
         live, _ = overrides.read(connection)
         minimums = {key: row.minimum for key, row in usages.keeping(connection).items() if row.minimum}
-        return StoredLimits(tree, live, tables.read_totals(connection), minimums)
+        stored = StoredLimits(tree, live, tables.read_totals(connection), minimums)
+        return stored, change_log.generation(connection) == before
 
-    return database.write(read)
+    def serialized(connection: Connection) -> StoredLimits:
+        change_log.serialize(connection)
+        return read(connection)[0]
+
+    for _ in range(_MAX_READS):
+        limits, is_unchanged = database.read(read)
+        if is_unchanged:
+            return limits
+    return database.write(serialized)
 
 
 class LimitChanges:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read of all limits is of one moment, although it takes several statements; on every database."""
+"""What is read of all limits is of one moment, although it takes several statements; on every database.
+
+The changes are made between two statements. (On SQLite, a transaction reads one snapshot, and is never repeated.)
+"""
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from cyborg_quota.limits import changes as limit_reading
@@ -15,24 +17,48 @@ from tests.functional import test_limits
 class TestOneMoment(test_limits.LimitsTestCase):
     policy = Flat
 
-    def test_export(self) -> None:
-        """All of an import, or nothing of it: its limit and its override."""
+    def setUp(self) -> None:
+        super().setUp()
         self.set("p", 5)
-        span = {"resource": "gpu", "limit": 1, "from": "2900-01-01", "until": "2901-01-01"}
-        document = {"projects": [{"id": "p", "limits": {"gpu": 8}, "overrides": [span]}]}
-        read = limit_reading.overrides.read
-        change = threading.Thread(target=self.admin.import_limits, args=(base.ADMIN, document))
+        self.hold("p", 5)
+        self.limit = 5
+
+    def change_before(self, module: Any, times: int, name: str) -> list[int]:
+        """Change limits before this function reads all rows, this number of times. The result counts the changes."""
+        read, limits = getattr(module, name), list[int]()
 
         def change_first(*arguments: Any) -> Any:
-            if change.ident is None:
-                change.start()
-                change.join(0.3)
+            if len(arguments) == 1 and len(limits) < times:
+                limits.append(self.limit)
+                self.change()
             return read(*arguments)
 
-        self.patch(limit_reading.overrides, "read", change_first)
-        found = []
-        for _ in range(2):
-            (project,) = self.admin.export_limits(base.ADMIN)["projects"]
-            found.append((project["limits"]["gpu"], len(project.get("overrides", ()))))
-            change.join(60)
-        self.assertEqual([(5, 0), (8, 1)], found)
+        self.patch(module, name, change_first)
+        return limits
+
+    def change(self) -> None:
+        """Raise the limit by 3, reserve as much, and make an override that applies later."""
+        self.limit += 3
+        span = {"resource": "gpu", "limit": 1, "from": "2900-01-01", "until": f"{2900 + self.limit}-01-01"}
+        entry = {"id": "p", "limits": {"gpu": self.limit}, "overrides": [span]}
+        self.admin.import_limits(base.ADMIN, {"projects": [entry]})
+        self.quotas.reserve(base.Context("p"), {"gpu": 3})
+
+    def test_changes_that_never_end(self) -> None:
+        """The last attempt makes them wait."""
+        limits = self.change_before(limit_reading.tables, 3, "read_totals")
+        before = self.generation()
+        self.admin.export_limits(base.ADMIN)
+        changes = len(limits)
+        self.assertEqual(1 if self.backend == "sqlite" else 3, changes)
+        self.assertEqual(before + changes + (self.backend != "sqlite"), self.generation())
+
+    def generation(self) -> int:
+        return self.database.read(limit_reading.change_log.generation)
+
+    def test_export(self) -> None:
+        """All of an import, or nothing of it: its limit and its override."""
+        self.change_before(limit_reading.overrides, 1, "read")
+        (project,) = self.admin.export_limits(base.ADMIN)["projects"]
+        found = project["limits"]["gpu"], len(project.get("overrides", ()))
+        self.assertEqual((5, 0) if self.backend == "sqlite" else (8, 1), found)
