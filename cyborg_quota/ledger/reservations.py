@@ -90,7 +90,7 @@ class Reservations:
             self._settler.expire(connection, rows)
             return rows, end
 
-        return self._database.write(work)
+        return self._settler.write(work)
 
     def purge(self, age_microseconds: int, progress: Callable[[int], None] | None) -> int:
         """Purge rows that are older than ``age_microseconds``. Returns the number of rows removed.

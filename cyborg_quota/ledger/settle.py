@@ -21,7 +21,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import charges, inventories, meters, reservations, usages
-from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.db.database import Connection, Database, DuplicateEntry, Work
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.usages import Node, Posting
 from cyborg_quota.ledger import transitions
@@ -37,6 +37,7 @@ T = TypeVar("T")
 _MAX_ATTEMPTS: Final = 200
 """The maximum number of attempts of one call. An attempt is repeated if other calls have changed what it had read."""
 
+_MAX_ROWS_MADE: Final = 20
 _MAX_CACHED_ROWS: Final = 20_000
 """The maximum number of cached rows. When it is exceeded, the cache is cleared."""
 
@@ -87,6 +88,13 @@ class ReservationCache:
 
 
 @dataclasses.dataclass(eq=False)
+class RowsMissing(Exception):
+    """The usage row of a live reservation does not exist: create it, and retry."""
+
+    key: UsageKey
+
+
+@dataclasses.dataclass(eq=False)
 class Settler:
     """Settles reservations (commit, rollback, expiry), releases and extends them. ``grace`` is in microseconds."""
 
@@ -100,7 +108,7 @@ class Settler:
         """Apply ``call`` to the selected reservations. Raises ReservationError as ``transitions`` defines."""
         work = functools.partial(self._decide_and_apply, call, selection, ttl_microseconds, None)
         with self._database.deadline:
-            plan = self._database.write(work, self._single_statement(call, selection))
+            plan = self.write(work, self._single_statement(call, selection))
         if plan.error is not None:
             raise plan.error
 
@@ -114,7 +122,7 @@ class Settler:
         def attempt(_is_retry: bool) -> bool:
             """False: another claim of this name has ended or begun meanwhile, retry."""
             try:
-                plan = self._database.write(functools.partial(self._decide_and_apply, "commit", selection, 0, consumer))
+                plan = self.write(functools.partial(self._decide_and_apply, "commit", selection, 0, consumer))
             except _OverdueHolder as holder:
                 self.expire_rows(holder.uuids)
                 return False
@@ -209,21 +217,21 @@ class Settler:
             if any(amount):
                 if (nodes := nodes_of(key)) is None:
                     raise ConcurrentChange
-                postings += usages.along(nodes, *amount) if nodes else ()
+                postings += usages.along(nodes, *amount)
         return usages.merge(postings, self._database.dialect.lock_order)
 
     def _nodes(self, connection: Connection, key: UsageKey) -> Sequence[Node]:
-        """The usage rows to charge, from the cache or the database; none if somebody has deleted one of them."""
+        """The usage rows to charge, from the cache or the database. Raises RowsMissing."""
         nodes = self._paths.known(key)
         if nodes is None:
             nodes = self._paths.read(connection, key.project_id, [key.resource_key]).charged.get(key.resource_key)
         if nodes is None:
-            LOG.warning("Project %s has live reservations of %s but no usage row. Run: cyborg-quota heal", *key[:2])
-        return nodes or ()
+            raise RowsMissing(key)
+        return nodes
 
     def expire_rows(self, uuids: Sequence[str]) -> int:
         """Expire those of these reservations that are overdue, in one transaction. Returns their number."""
-        return self._database.write(
+        return self.write(
             lambda connection: self.expire(connection, reservations.by_uuids(connection, uuids, None, self.grace))
         )
 
@@ -233,6 +241,31 @@ class Settler:
         self._paths.read_many(connection, transitions.amounts(moves, self._counters_of))
         self.apply(connection, moves)
         return len(moves)
+
+    def write(self, work: Work[T], single_statement: Work[T | None] | None = None) -> T:
+        """Run ``work`` in a transaction: see Database.write. Creates the usage rows that ``apply`` misses.
+
+        Raises DatabaseError.
+        """
+        where = ""
+        for _ in range(_MAX_ROWS_MADE):
+            try:
+                return self._database.write(work, single_statement)
+            except RowsMissing as missing:
+                project_id, key = missing.key.project_id, missing.key.resource_key
+                where = f"project {project_id} and resource {key}"
+                LOG.warning(
+                    "Project %s has live reservations of %s but no usage row; the row is created. Run: "
+                    "cyborg-quota heal",
+                    project_id,
+                    key,
+                )
+                self._paths.forget(project_id)
+                self._paths.get(project_id, [key])
+        raise exceptions.DatabaseError(
+            f"The usage row of {where} is deleted each time it is created. Stop what deletes rows of quota_usages, and "
+            "run: cyborg-quota heal"
+        )
 
     def read_rows(self, connection: Connection, call: Call, selection: Selection) -> list[Row]:
         """The rows that the call selects, those of the current attempt if by name. Raises ReservationNotFound.

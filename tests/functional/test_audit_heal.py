@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from unittest import mock
 
 import testscenarios
 
-from cyborg_quota import Claim
+from cyborg_quota import Claim, exceptions
+from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.types import Counters, Drift, UsageKey
 from tests import base, fixtures, hooks, on_sqlite
 
@@ -222,3 +224,11 @@ class TestReserveOnDrift(DriftTestCase):
         self.assertEqual((0, 1), self.figures())
         self.engine.heal(base.ADMIN)
         self.assert_healed()
+
+
+class TestDeletedAgain(DriftTestCase):
+    def test_the_error_names_the_usage_row(self) -> None:
+        self.execute("DELETE FROM quota_usages")
+        with mock.patch.object(PathCache, "get"):  # the usage row is not created
+            error = self.assertRaises(exceptions.DatabaseError, self.engine.commit, self.context, consumer="flying")
+        self.assertIn("The usage row of project p1 and resource gpu is deleted each time", str(error))
