@@ -90,7 +90,7 @@ class Checks(upgradecheck.UpgradeCommands):
         with contextlib.suppress(exceptions.QuotaError, cfg.Error), self._engine():
             pass
         unknown = "; ".join(check.find(self._conf))
-        return Result(FAILURE, unknown) if unknown else Result(SUCCESS, "every option is read")
+        return Result(FAILURE, unknown) if unknown else Result(SUCCESS, "every option of the files is read")
 
     def _database(self) -> Result:
         from cyborg_quota.db import schema

@@ -287,6 +287,6 @@ def recount_total(connection: sa.Connection, resource: str) -> tuple[Counters, C
     Returns the counters before and after.
     """
     key = UsageKey(TOTAL, resource)
-    before = usages.read(connection, [TOTAL], [key.resource_key])[key]
+    before = usages.read(connection, [TOTAL], [key.resource_key]).get(key, Counters())
     count_totals(connection, [resource], before.meter_base)
-    return before, usages.read(connection, [TOTAL], [key.resource_key])[key]
+    return before, usages.read(connection, [TOTAL], [key.resource_key]).get(key, Counters())

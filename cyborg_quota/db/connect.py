@@ -221,8 +221,8 @@ class ConnectionCache:
 
     def close(self) -> None:
         """Return all connections to the pool."""
-        while self._cached:
-            _return_to_pool(self._cached.pop())
+        while (cached := self.take()) is not None:
+            _return_to_pool(cached)
 
 
 def _return_to_pool(cached: CachedConnection) -> None:

@@ -306,7 +306,11 @@ def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
                 ),
             )
         )
-        .where(_usage.id.is_(None), children.c.subtree + children.c.promised != 0)
+        .where(
+            _usage.id.is_(None),
+            # (That of a total is missing if its limit is set: charges do not make it.)
+            sa.or_(children.c.parent_id == TOTAL, children.c.subtree + children.c.promised != 0),
+        )
     )  # fmt: skip
 
 

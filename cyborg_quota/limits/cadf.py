@@ -2,8 +2,8 @@
 """Sends an event in the CADF format for each change of limits, budgets or the project tree, as Keystone does.
 
 CADF (Cloud Auditing Data Federation, DMTF DSP0262) describes who (initiator) did what (action) to which object
-(target). The event type is cyborg_quota.<limit, minimum, override, budget or project>.<created, updated or deleted>;
-the values before and after, and the reason, are in an attachment.
+(target). The event type is cyborg_quota.<limit, override, budget or project>.<created, updated or deleted>, or
+cyborg_quota.minimum.updated; the values before and after, and the reason, are in an attachment.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class TestWithCyborg(quota.QuotaTestCase):
         self.assertEqual((0, ""), (output.status, output.err))
         self.assertEqual(
             {
-                "configuration": (SUCCESS, "every option is read"),
+                "configuration": (SUCCESS, "every option of the files is read"),
                 "database": (SUCCESS, f"at revision {schema.head()}"),
                 "limits": (
                     SUCCESS,

@@ -20,7 +20,6 @@ from unittest import mock
 from oslotest import base
 
 import cyborg_quota
-from cyborg_quota import policy
 from cyborg_quota.cyborg import bind_tracker, repair
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import postgresql
@@ -56,7 +55,6 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "cyborg.ledger_guard.LedgerGuard": make_guard,
     "cyborg.bind_tracker.Extender": lambda: bind_tracker.Extender(mock.Mock()),
     "cyborg.repair.Repair": lambda: repair.Repair(mock.Mock(), is_healing=True),
-    "policy.Policy": policy.Policy,
     "metrics.exporter.LedgerApplication": lambda: exporter.LedgerApplication(mock.Mock(), []),
 }
 """Each class of the package whose objects have locks. (That of a child's only thread has the values of the thread that

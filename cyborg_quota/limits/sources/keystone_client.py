@@ -325,7 +325,7 @@ class KeystoneClient:
         while True:
             body = self._get("/projects", query) or {}
             projects += map(_project, body["projects"])
-            if body["links"]["next"] is None:
+            if body["links"]["next"] is None or query.get("marker") == projects[-1].project_id:
                 break
             query["marker"] = projects[-1].project_id
         if body.get("truncated"):
