@@ -177,11 +177,7 @@ class ConnectionCache:
 
     def take(self) -> CachedConnection | None:
         """An idle connection from the cache, or None."""
-        while self._cached:
-            try:
-                cached = self._cached.pop()
-            except IndexError:  # another thread took the last one
-                break
+        while (cached := self._pop()) is not None:
             if time.monotonic() - cached.since < self._recycle_seconds:
                 return cached
             _return_to_pool(cached)  # the pool replaces a connection that is too old
@@ -215,14 +211,22 @@ class ConnectionCache:
             if self._waiting and (other := self.take()) is not None:
                 _return_to_pool(other)
         else:
-            if connection.invalidated:  # the others may be as dead, and would fail one by one: the pool replaces them
-                self.close()
+            while connection.invalidated and (other := self._pop()) is not None:
+                # It may be as dead, and would fail at its next use. (Without a ROLLBACK, whose answer might not come.)
+                other.connection.invalidate()
+                other.connection.close()
             _return_to_pool(cached)
 
     def close(self) -> None:
         """Return all connections to the pool."""
-        while (cached := self.take()) is not None:
+        while (cached := self._pop()) is not None:
             _return_to_pool(cached)
+
+    def _pop(self) -> CachedConnection | None:
+        try:
+            return self._cached.pop()
+        except IndexError:  # there is none, or another thread took the last one
+            return None
 
 
 def _return_to_pool(cached: CachedConnection) -> None:

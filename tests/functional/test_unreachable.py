@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from cyborg_quota import QuotaEngine, exceptions
 from tests import base, fixtures
 from tests.faults.proxy import Proxy
+from tests.servers import machine
 
 SHORT_TIMEOUTS = {"statement_timeout_seconds": 2, "retry_seconds": 0.2, "connect_timeout_seconds": 1}
 
@@ -40,7 +41,7 @@ class TestUnreachable(UnreachableTestCase):
             self.assertFalse(self.away.ping())
             self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.engine_at(self.proxy.url))))
             setattr(self.proxy, state, False)
-            self.assertTrue(self.away.ping())
+            machine.wait_until(self.away.ping, 60.0)  # (the proxy listens again soon)
 
     def test_no_greeting(self) -> None:
         """A server that accepts a connection and is silent gets the connect timeout, not the statement timeout."""
