@@ -80,6 +80,8 @@ class TestMakeEngine(oslo_base.BaseTestCase):
         for name in ("", " gpu", "g\npu"):
             self.refused("[quota] resources", quota={"resources": ["fpga", name]})
             self.refused("[limits] limits", limits={"driver": "config", "limits": {name: 1}})
+        for limit in ("x", -2, 1.5, None):
+            self.refused("[limits] limits", limits={"driver": "config", "limits": {"gpu": limit}})
 
     def test_connection_parameters(self) -> None:
         conf = configure(database={"connection": "sqlite:///x?a=1", "connection_parameters": "b=2&c=3"})

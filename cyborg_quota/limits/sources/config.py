@@ -28,11 +28,16 @@ class ConfigLimitDriver(base.LimitDriver):
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> ConfigLimitDriver:
-        """Raises ConfigurationError if a resource has an invalid name; the option checks the limits."""
-        limits = conf.limits.limits
+        """Raises ConfigurationError. (oslo.config does not check the limits of a program that overrides the option.)"""
+        limits = conf.limits.limits.items()
         try:
-            return cls({validation.check_name("resource", resource): limit for resource, limit in limits.items()})
-        except exceptions.InvalidName as error:
+            return cls(
+                {
+                    validation.check_name("resource", name): validation.check_limit(int(str(limit)))
+                    for name, limit in limits
+                }
+            )
+        except ValueError as error:
             raise exceptions.ConfigurationError(f"[limits] limits: {error}") from None
 
     def bounds(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
