@@ -273,7 +273,10 @@ class Policy:
 
 
 def _load(conf: cfg.ConfigOpts) -> Any:
-    """An enforcer with the rules of now. It is made at the first use: the import takes 0.1 s; few commands need it."""
+    """An enforcer with the rules that the policy file has now.
+
+    It is made at the first use: the import takes 0.1 s, and few commands need it.
+    """
     enforcer = make_enforcer(conf)
     enforcer.load_rules()
     enforcer.use_conf = False  # (otherwise, each evaluation looks for the file in all directories)

@@ -89,16 +89,17 @@ class Capacity(EnforcedSubject):
         def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
             if provider.pod is not None:
                 pod_names.lock(connection, provider.pod)  # so that it is not removed in the meantime
-            parent_id = None if provider.parent is None else self._find(connection, provider.parent).id
-            if parent_id is not None and not resource_providers.lock(connection, parent_id):
+            parent = None if provider.parent is None else self._find(connection, provider.parent)
+            if parent is not None and not resource_providers.lock(connection, parent.id):
                 raise exceptions.ProviderNotFound(str(provider.parent))
+            wanted = dataclasses.replace(provider, parent=parent and parent.provider.name)
             for stored in resource_providers.find(connection, [provider.uuid, provider.name]).values():
                 # With the same UUID, which is random unless the caller gave it, and the same values: the answer to the
                 # COMMIT of an earlier attempt was lost.
-                if dataclasses.replace(stored.provider, parent=provider.parent) == provider:
+                if stored.provider == wanted:
                     return stored.provider, []
                 raise exceptions.ProviderExists(provider.name)
-            resource_providers.insert(connection, provider, parent_id)
+            resource_providers.insert(connection, provider, parent and parent.id)
             added = self._find(connection, provider.uuid).provider
             return added, [_recorded(added, None, added)]
 

@@ -72,7 +72,7 @@ def one_line(text: str) -> str:
 
 
 def open_streams() -> None:
-    """Give the program streams to /dev/null for those that its caller has closed, as daemons and cron jobs do."""
+    """Open /dev/null in place of the standard streams that the caller has closed, as some daemons do."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r" if name == "stdin" else "w"))

@@ -122,7 +122,7 @@ class Maintenance:
             self._context,
             read_endpoint=pod.reader(self._conf, COLLECT_SECONDS),
             timeout_seconds=COLLECT_SECONDS,
-            # What is due before half the time to the next search is measured now.
+            # A pod that falls due in the first half of the pause until the next search is measured now.
             max_age_seconds=self._conf.pods.collect_interval - _collect_spacing(self._conf) / 2,
             progress=self._check_stopped,
         )

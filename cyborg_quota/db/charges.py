@@ -50,7 +50,7 @@ from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, UsageKey, grouped
 
 _MIN_TOGETHER: Final = 8
-"""From this number of rows, few statements for all of them are faster than one for each."""
+"""From this number of rows on, a few statements for all of them are faster than one for each."""
 
 
 _MAX_LOCKED: Final = 16

@@ -212,7 +212,8 @@ class ConnectionCache:
                 _return_to_pool(other)
         else:
             while connection.invalidated and (other := self._pop()) is not None:
-                # It may be as dead, and would fail at its next use. (Without a ROLLBACK, whose answer might not come.)
+                # It may be dead too, and would fail at its next use. Close it without a ROLLBACK: the server might not
+                # answer.
                 other.connection.invalidate()
                 other.connection.close()
             _return_to_pool(cached)

@@ -212,7 +212,7 @@ class Database:
         return self._run_with_retries(work, read=False, single_statement=single_statement)
 
     def claim(self, change: Callable[..., bool], before: object, now: object) -> bool:
-        """Whether this call, of those on all hosts, has changed a value from ``before`` to ``now``.
+        """Change a value from ``before`` to ``now``, on one of all hosts that try. Returns whether this call did it.
 
         ``change(connection, before=, now=)`` says whether the value was ``before``. If it runs again, it may have been
         committed the first time: better two hosts that report a crossed threshold than none.

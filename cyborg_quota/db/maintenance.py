@@ -308,7 +308,7 @@ def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
         )
         .where(
             _usage.id.is_(None),
-            # (That of a total is missing if its limit is set: charges do not make it.)
+            # The row of a total must exist wherever its limit is set: no charge inserts it.
             sa.or_(children.c.parent_id == TOTAL, children.c.subtree + children.c.promised != 0),
         )
     )  # fmt: skip

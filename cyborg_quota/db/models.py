@@ -318,7 +318,7 @@ replays = sa.Table(
     metadata,
     # The SHA-256 of the trace, in hexadecimal.
     sa.Column("digest", sa.String(64), primary_key=True),
-    # 0: the limits, and the last line when all is done; other lines: a reserve that was refused there.
+    # Line 0 has the limits and, once the replay has ended, the last line. Any other line is a reserve that was refused.
     sa.Column("line", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("position", sa.Integer, nullable=False),
     sa.Column("limits", sa.Text),

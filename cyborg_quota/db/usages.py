@@ -233,7 +233,7 @@ def _charge_promised(size: int) -> Statement:
 
 
 def charge_locked(connection: sa.Connection, postings: Sequence[Posting], at: int) -> bool:
-    """As ``charge``, of several rows; also what they add to ``promised``. False: one is refused.
+    """``charge`` for several rows, with what they add to ``promised``. False: one of them is refused.
 
     The rows are locked, or the UPDATE locks them in order.
     """

@@ -41,7 +41,7 @@ class Healer:
         for drift in self.audit():
             owner, key = drift.key.project_id, drift.key.resource_key
             if owner == TOTAL:
-                if drift.recorded is None:  # (the steps in which a total is set: see charges.py)
+                if drift.recorded is None:  # (the first steps of setting a total: see charges.py)
                     for step in (self._make_total, charges.renew_roots):
                         self._database.write(functools.partial(step, resource=drift.key.resource))
                 rows.add((1, drift.key))

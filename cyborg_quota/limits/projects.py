@@ -262,7 +262,7 @@ class Projects(Subject):
                     refuse=functools.partial(minimum_rules.refuse_move, self._source),
                 )
             except exceptions.LimitRefused as refused:
-                outcome = f"{done} of {len(moves)} projects were placed." if done else "Nothing was changed."
+                outcome = f"{done} of {len(moves)} projects were added or moved." if done else "Nothing was changed."
                 raise exceptions.LimitRefused(refused.violations, moves[:done], outcome=outcome) from None
             done += len(batch)
             if progress is not None:

@@ -99,7 +99,7 @@ def remote(operation: Operation) -> Any:
         for column in operation.columns
         if column.schema is not None and column.cell is not None
     ]
-    # The arguments that the REST API has, those that choose another value of one, and the domain of a project's name.
+    # The arguments of the REST API, also where several stand for one of them, and the domain of a project's name.
     offered = [argument for argument in operation.arguments if isinstance(argument, OneOf) or argument.rest is not None]
     if any(argument.name in _PROJECTS for argument in flat(offered)):
         offered.append(DOMAIN)
@@ -112,7 +112,7 @@ def _title(name: str) -> str:
 
 
 def _action(row: Mapping[str, Any]) -> str:
-    """What was done, as the host shows it: with the operation that did it."""
+    """The action, and the operation that made the change, as `cyborg-quota` shows them."""
     return f"{row['action']} ({row['operation']})" if row.get("operation") else str(row["action"])
 
 
@@ -146,7 +146,7 @@ def _call(operation: Operation, route: Route, run: Run, **given: Any) -> Any:
 
 
 def each(calls: Mapping[str, Callable[[], Any]]) -> Any:
-    """Make all of these calls, by the names of what they are about. Returns the answer of the last one.
+    """Make all of these calls; the keys name what each call changes. Returns the answer of the last one.
 
     Raises CommandError, with what was done, if one of them fails.
     """

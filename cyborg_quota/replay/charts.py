@@ -31,7 +31,7 @@ _HELD, _BEFORE, _LIMIT, _REFUSED = "tab:blue", "0.65", "black", "tab:red"
 
 _CLAIMED, _ELSEWHERE, _FREE, _PROMISED = "tab:blue", "tab:orange", "0.88", "tab:red"
 _MAX_PERCENT: Final = 400.0
-"""A longer bar of promises ends here: otherwise it would make all others short. Its text has the amount."""
+"""Longer bars of promises are cut here, so that the others stay readable. The text beside a bar has its amount."""
 _ROW_INCHES: Final = 0.62
 
 

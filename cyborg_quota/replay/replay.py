@@ -85,7 +85,7 @@ class Replay:
                 self.context,
                 {event.resource: event.amount},
                 project_id=event.project_id,
-                expire=validation.MAX_EXPIRE_SECONDS,  # (a trace has times of its own)
+                expire=validation.MAX_EXPIRE_SECONDS,  # (only an event of the trace ends it)
                 consumer=event.consumer,
                 group=self.position.group(event.line),
                 provider=self.provider,
@@ -103,6 +103,7 @@ class Replay:
         try:
             calls[event.kind](self.context, project_id=event.project_id, consumer=event.consumer)
         except (exceptions.ReservationReleased, exceptions.ReservationRolledBack):
-            # By the trace, the consumer holds something: the run that was killed had come to a line after this one.
+            # According to the trace, the consumer still holds something: a run that was killed had already applied a
+            # later line.
             if not (self.is_resumed and self.tally.is_live(event)):
                 raise

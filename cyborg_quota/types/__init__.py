@@ -551,7 +551,7 @@ class TotalLimit:
 
 @dataclasses.dataclass(frozen=True)
 class Notice:
-    """What is used of a limit has crossed a threshold; here, of the limit of a project. Each other kind is a subclass.
+    """The use of a project has crossed a threshold of its limit. Each subclass is about another kind of limit.
 
     ``owner`` None: all projects together, or all providers. ``used``: of a project, also what it has reserved.
     ``before`` and ``now`` are the highest thresholds reached, in percent. 0: none. 101: more than the limit.
@@ -767,7 +767,7 @@ class Page:
 
 
 def is_unbounded(fits: int | None, scope: str | None) -> bool:
-    """Whether no limit bounds what fits. ``scope``: of what does.
+    """Whether no limit bounds what fits. ``scope``: that of the limit that bounds it, if there is one.
 
     (The width of a counter does not count as a limit until half of it is in use.)
     """

@@ -133,7 +133,7 @@ class ResourceUse(NamedTuple):
 
 
 class CapacityNotice(Notice):
-    """Of an inventory; or of the resource at all providers together (``owner`` None).
+    """The use of an inventory, or of a resource at all providers together (``owner`` None), has crossed a threshold.
 
     ``used``: what is in use, here and elsewhere. Of all providers together, one whose use exceeds its capacity counts
     as full.
@@ -145,7 +145,7 @@ class CapacityNotice(Notice):
 
 
 class PodNotice(Notice):
-    """Of a resource of a pod. The threshold is that of the pod."""
+    """The use of a resource of a pod has crossed the threshold of the pod."""
 
     OWNER, BOUND = "pod", "capacity"
     EVENT = "cyborg_quota.pod_threshold"
@@ -310,4 +310,4 @@ class Binding:
 
 
 ReadEndpoint = Callable[[str], Mapping[str, ResourceUse]]
-"""Reads what there is and is used, by the endpoint."""
+"""Reads the capacity and the use of each resource of the pod with this endpoint."""

@@ -154,7 +154,7 @@ class BudgetPeriod:
 
 
 class BudgetNotice(Notice):
-    """Of a budget, in hours of the present period, with what was carried."""
+    """80 or 100 % of a budget are spent. ``limit`` (with what was carried), ``used``: hours of the present period."""
 
     BOUND = "budget"
     EVENT = "cyborg_quota.budget_threshold"

@@ -98,7 +98,7 @@ class Violation:
 
 
 def reason_of(author: Author, change: RecordedChange) -> str | None:
-    """The recorded reason of a change: for a new override its own, if it has one; that of the author."""
+    """The reason to record for a change: that of the override that it makes, or else that of the call."""
     own = change.override.reason if change.override is not None and change.action == "set override" else None
     return own or author.reason
 

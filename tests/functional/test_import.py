@@ -175,7 +175,7 @@ class TestBatches(ImportTestCase):
             progress=lambda _size: self.set("p", 50),
         )
         self.assertIn("sum up to 100", str(error))
-        self.assertIn("1 of 2 projects were placed.", str(error))
+        self.assertIn("1 of 2 projects were added or moved.", str(error))
         self.assertEqual({"c1": "p", "c2": None, "p": None}, dict(self.admin.list_projects(base.ADMIN)))
 
     def test_the_parent_is_moved_down(self) -> None:

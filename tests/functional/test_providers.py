@@ -70,6 +70,11 @@ class TestProviders(test_capacity.CapacityTestCase):
             lambda: self.capacity.add_provider(ADMIN, shown.uuid),
         ):
             self.assertRaises(exceptions.ProviderExists, call)
+        child = self.capacity.add_provider(ADMIN, "child", parent="n1")
+        repeat = functools.partial(self.capacity.add_provider, ADMIN, "child", uuid=child.uuid)
+        self.assertEqual(child, repeat(parent=shown.uuid), "the same values: a repeat")
+        self.assertRaises(exceptions.ProviderExists, repeat)
+        self.capacity.remove_provider(ADMIN, "child")
         self.capacity.add_provider(ADMIN, "N1")  # names are compared by bytes
         for name in ("any", "ANY", " x", ""):
             self.assertRaises(exceptions.InvalidName, self.capacity.add_provider, ADMIN, name)
