@@ -261,6 +261,17 @@ class TestTree(TotalTestCase):
         self.assertEqual(TotalLimit("gpu", 20, 7), self.total())
         self.assertEqual([TOTAL], self.blockers("b", 14))
 
+    def test_a_deleted_row_while_nothing_is_held(self) -> None:
+        """No charge makes it again, and the limit is not enforced without it: heal must not wait for a difference."""
+        root = base.Context("a")
+        self.engine.rollback(root, self.engine.reserve(root, {"fpga": 1}))
+        self.totals.set_total_limits(ADMIN, {"fpga": 3})
+        self.execute(f"DELETE FROM quota_usages WHERE project_id = '{TOTAL}' AND resource = 'fpga'")
+        self.assertEqual([TOTAL], [one.key.project_id for one in self.engine.audit(ADMIN)])
+        self.engine.heal(ADMIN)
+        self.assertRaises(exceptions.OverQuota, self.engine.reserve, root, {"fpga": 4})
+        self.assertEqual([], self.engine.audit(ADMIN))
+
     def drift(self, *project_ids: str) -> None:
         """Make the counters of these subtrees too low."""
         for project_id in project_ids:
