@@ -134,7 +134,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
         compatibility.check_services()
         version = compatibility.version()
-        if compatibility.is_tested(version):
+        if compatibility.major(version) in compatibility.TESTED:
             return Result(SUCCESS, version)
         return Result(
             WARNING, f"{version} has all that cyborg_quota needs; tested with Cyborg {compatibility.TESTED_TEXT}"

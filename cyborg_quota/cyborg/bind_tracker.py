@@ -183,9 +183,11 @@ class BindTracker:
         forks.register(self)
 
     def renew_after_fork(self) -> None:
-        """Clear the state in a forked child: the parent settles its binds."""
+        """Clear the state in a forked child: the parent settles its binds, and its thread does not exist there."""
         self.guard.reset()
         self.running: set[BindReservation] = set()
+        self._lock = threading.Lock()
+        self._is_extending = False
 
     def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Call the ledger. Raises LedgerNotCalled immediately if this process or request has already waited for it."""
@@ -254,39 +256,26 @@ class BindTracker:
             if is_due and project_id not in locked and not self.guard.is_open and not reservation.extend(self.ttl):
                 locked.add(project_id)
 
+    def extend_in_thread(self) -> None:
+        """Extend the reservations of running binds in a thread, which ends with the last of them.
 
-class Extender:
-    """Extends the reservations of running binds in a thread that ends with the last of them.
-
-    For a process without a periodic task.
-    """
-
-    def __init__(self, tracker: BindTracker) -> None:
-        self._tracker = tracker
-        forks.register(self)
-
-    def renew_after_fork(self) -> None:
-        """The thread of the parent does not exist in the child."""
-        self._lock = threading.Lock()
-        self._is_running = False
-
-    def start(self) -> None:
-        """Run while there are binds. Called after each reserve."""
+        Called after each reserve, by a process without a periodic task.
+        """
         with self._lock:
-            if not self._is_running and self._tracker.running:
-                threading.Thread(target=self._run, name="cyborg-quota-extend", daemon=True).start()
-                self._is_running = True
+            if not self._is_extending and self.running:
+                threading.Thread(target=self._extend_until_settled, name="cyborg-quota-extend", daemon=True).start()
+                self._is_extending = True
 
-    def _run(self) -> None:
+    def _extend_until_settled(self) -> None:
         while True:
-            time.sleep(self._tracker.ttl / 6)
+            time.sleep(self.ttl / 6)
             try:
-                self._tracker.extend_running()
+                self.extend_running()
             except Exception:
                 LOG.exception("The reservations of running binds could not be extended. Tried again later.")
             with self._lock:
-                if not self._tracker.running:
-                    self._is_running = False
+                if not self.running:
+                    self._is_extending = False
                     return
 
 

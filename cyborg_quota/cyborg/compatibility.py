@@ -150,9 +150,10 @@ def version() -> str:
         ) from None
 
 
-def is_tested(version_text: str) -> bool:
-    """Whether the tests run with this version of Cyborg."""
-    return _major(version_text) in TESTED
+def major(version_text: str) -> int | None:
+    """The first number of a version."""
+    number = re.match(r"\d+", version_text)
+    return None if number is None else int(number[0])
 
 
 def check(parts: Iterable[Part]) -> None:
@@ -165,7 +166,7 @@ def check_services(*first: Part) -> None:
 
     ``first``: parts that are imported before the others.
     """
-    _refuse_first(itertools.chain(_problems(first), _service_problems()))
+    _refuse_first(itertools.chain(_problems((*first, *SERVICE_PARTS)), _replacement_problems()))
 
 
 def check_registered(*replacements: type[Any]) -> None:
@@ -184,7 +185,7 @@ def check_registered(*replacements: type[Any]) -> None:
 
 def _refuse_first(problems: Iterator[str]) -> None:
     installed = version()
-    if (major := _major(installed)) is not None and major < TESTED[0]:
+    if (number := major(installed)) is not None and number < TESTED[0]:
         raise exceptions.ConfigurationError(
             f"Cyborg {installed} is too old: cyborg_quota works with Cyborg {TESTED_TEXT}."
         )
@@ -200,18 +201,6 @@ def _refuse_first(problems: Iterator[str]) -> None:
 
 def _one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def _major(version_text: str) -> int | None:
-    number = re.match(r"\d+", version_text)
-    return None if number is None else int(number[0])
-
-
-def _service_problems() -> Iterator[str]:
-    if importlib.util.find_spec("cyborg") is None or importlib.util.find_spec("cyborg.wsgi") is None:
-        yield "cyborg.wsgi is missing"
-    yield from _problems(SERVICE_PARTS)
-    yield from _replacement_problems()
 
 
 def _problems(parts: Iterable[Part]) -> Iterator[str]:
@@ -241,7 +230,12 @@ def _accepts(member: Any, positional: int, keywords: Iterable[str]) -> bool:
 
 
 def _replacement_problems() -> Iterator[str]:
-    """Cyborg must look up the replaced classes at run time, and their code must not refer to them by name."""
+    """Cyborg must look up the replaced classes at run time, and their code must not refer to them by name.
+
+    And it must have the application that is replaced.
+    """
+    if importlib.util.find_spec("cyborg.wsgi") is None:
+        yield "cyborg.wsgi is missing"
     from cyborg.api import hooks
     from cyborg.conductor import rpcapi
     from cyborg.objects import ext_arq

@@ -13,7 +13,7 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.cyborg import arq_records, bind_tracker, binds, compatibility, cyborg_host, errors, process_state
+from cyborg_quota.cyborg import arq_records, binds, compatibility, cyborg_host, errors, process_state
 
 
 @contextmanager
@@ -37,7 +37,6 @@ class QuotaDriver:
         cyborg_host.connection(cfg.CONF)
         self._tracker = process_state.bind_tracker()
         process_state.log_start("quota driver")
-        self._extender = bind_tracker.Extender(self._tracker)
 
     def reserve(self, context: Any, extarqs: Sequence[Any], valid_fields: Mapping[str, Any]) -> None:
         """Reserve for all of these binds or none, and extend the reservations until they are settled."""
@@ -46,7 +45,7 @@ class QuotaDriver:
             reservations = binds.reserve(context, groups, valid_fields)
         for extarq in extarqs:
             extarq.quota_reservation = reservations[extarq.arq.uuid]
-        self._extender.start()
+        self._tracker.extend_in_thread()
 
     def commit(self, context: Any, extarq: Any) -> None:  # noqa: ARG002
         """Charge the bound ARQ. If this raises, Cyborg unbinds it, and calls ``release``."""

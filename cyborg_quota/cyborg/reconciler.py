@@ -192,8 +192,10 @@ class Reconciler:
 
     def _check(self, report: Report, wanted: Sequence[Difference], *, is_automatic: bool) -> None:
         is_all = is_automatic and report.attached == 0 and report.charged > 1
-        has_shrunk = report.is_empty or is_all or _has_shrunk(report.missing, report.charged)
-        if has_shrunk and (report.omitted_own or any(difference.is_missing for difference in wanted)):
+        has_shrunk = report.missing > _FREE_LOSSES and report.missing * 2 > report.charged
+        if (report.is_empty or is_all or has_shrunk) and (
+            report.omitted_own or any(difference.is_missing for difference in wanted)
+        ):
             raise RecordsShrunk(report.missing, report.charged, is_empty=report.is_empty)
         changed = [difference for difference in wanted if difference.problem != "not committed"]
         changes = len(changed) + (report.omitted_own if changed else 0)
@@ -257,10 +259,6 @@ class Reconciler:
                 else []
             )
         return batch
-
-
-def _has_shrunk(lost: int, charged: int) -> bool:
-    return lost > _FREE_LOSSES and lost * 2 > charged
 
 
 def _batches(differences: Iterable[Difference]) -> Iterator[list[Difference]]:

@@ -35,7 +35,6 @@ from cyborg_quota.types import MAX_AMOUNT, RecordedChange, RecordedChanges, Valu
 from cyborg_quota.types.capacity import (
     POD_STATES,
     Binding,
-    Candidate,
     CollectedPod,
     Pod,
     PodNotice,
@@ -492,7 +491,11 @@ class Pods(EnforcedSubject):
             }
             claim = functools.partial(tables.claim_notified, pod_id=stored.id)
             if reached != notified and self._database.claim(claim, notified, reached):
-                notices += [_notice(stored, resource, resource in reached) for resource in sorted(reached ^ notified)]
+                for resource in sorted(reached ^ notified):
+                    use = (stored.usage or {}).get(resource, ResourceUse(0, 0))
+                    threshold = stored.pod.threshold
+                    levels = (0, threshold) if resource in reached else (threshold, 0)
+                    notices.append(PodNotice(stored.pod.name, resource, use.capacity, use.used, *levels))
         return notices
 
 
@@ -564,12 +567,6 @@ def _values(pod: Pod | None) -> Value:
         "endpoint": pod.endpoint,
         "region": pod.region,
     }
-
-
-def _notice(stored: Candidate, resource: str, is_reached: bool) -> PodNotice:
-    use = (stored.usage or {}).get(resource, ResourceUse(0, 0))
-    levels = (0, stored.pod.threshold) if is_reached else (stored.pod.threshold, 0)
-    return PodNotice(stored.pod.name, resource, use.capacity, use.used, *levels)
 
 
 def _checked_key(

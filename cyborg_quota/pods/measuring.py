@@ -26,17 +26,6 @@ _TICK_SECONDS: Final = 0.5
 Usage = Mapping[str, ResourceUse]
 
 
-def _answer_of(name: str, endpoint: str, read: ReadEndpoint) -> Usage | str:
-    """What there is at the endpoint, or the reason why that is not known."""
-    try:
-        return read(endpoint)
-    except exceptions.QuotaError as error:
-        return str(error)
-    except Exception:
-        LOG.exception("%s could not be measured.", name)
-        return "An unexpected error, see the log."
-
-
 def measure(
     endpoints: Mapping[str, str],
     read: ReadEndpoint,
@@ -52,7 +41,15 @@ def measure(
     answers: queue.SimpleQueue[tuple[str, Usage | str]] = queue.SimpleQueue()
 
     def run(name: str) -> None:
-        answers.put((name, _answer_of(name, endpoints[name], read)))
+        answer: Usage | str
+        try:
+            answer = read(endpoints[name])
+        except exceptions.QuotaError as error:
+            answer = str(error)
+        except Exception:
+            LOG.exception("%s could not be measured.", name)
+            answer = "An unexpected error, see the log."
+        answers.put((name, answer))
 
     waiting, deadline = list(endpoints), time.monotonic() + timeout_seconds
     for name in waiting:

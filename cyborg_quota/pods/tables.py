@@ -372,8 +372,7 @@ def replace_bindings(
 
 def is_bound(connection: sa.Connection, pod: str) -> bool:
     """Whether the pod has a current binding."""
-    query = sa.select(sa.literal(1)).where(_binding.pod == pod, _binding.current == 1).limit(1)
-    return connection.execute(query).first() is not None
+    return paging.exists(connection, _binding.pod == pod, _binding.current == 1)
 
 
 def end_bindings(connection: sa.Connection, pod: str) -> int:

@@ -53,7 +53,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "db.dialects.postgresql._Watcher": lambda: postgresql._Watcher(60.0),
     "limits.sources.cache.Cache": make_cache,
     "cyborg.ledger_guard.LedgerGuard": make_guard,
-    "cyborg.bind_tracker.Extender": lambda: bind_tracker.Extender(mock.Mock()),
+    "cyborg.bind_tracker.BindTracker": lambda: bind_tracker.BindTracker(mock.Mock(), bind_expire_seconds=60),
     "cyborg.repair.Repair": lambda: repair.Repair(mock.Mock(), is_healing=True),
     "metrics.exporter.LedgerApplication": lambda: exporter.LedgerApplication(mock.Mock(), []),
 }

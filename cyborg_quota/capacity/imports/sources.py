@@ -175,14 +175,9 @@ class ServiceApi:
             raise SourceUnavailable(_message(self._name, self._settings, error)) from None
 
 
-def _status(error: Exception) -> int | None:
-    """The HTTP status of an error; None if there was no response."""
-    return getattr(error, "http_status", None) or getattr(error, "status_code", None)
-
-
 def _message(name: str, settings: str, error: Exception) -> str:
     """What failed, without the text of the error, which may quote the response or the configuration."""
-    status = _status(error)
+    status = getattr(error, "http_status", None) or getattr(error, "status_code", None)  # None: no response
     other = f"it returned status {status}" if status else f"the request failed ({type(error).__name__})"
     reasons = (text for kinds, statuses, text in _REASONS if isinstance(error, kinds) or status in statuses)
     return f"{name.capitalize()} could not be read: {next(reasons, other).format(settings=settings)}."
