@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from cyborg_quota import ANY, SELECT, Inventory, QuotaEngine, exceptions
+from cyborg_quota.capacity import tables
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.driver import DbQuotaDriver, DriverSettings
@@ -27,7 +28,8 @@ from cyborg_quota.limits.sources.config import NoopLimitDriver
 from cyborg_quota.pods import selection as pod_selection
 from cyborg_quota.replay.totals import Series
 from cyborg_quota.replay.traces import Event, Trace
-from tests import base, fixtures
+from cyborg_quota.types import ResourceKey
+from tests import base, fixtures, hooks
 
 PODS: Final = tuple(f"pod{number}" for number in range(1, 7))
 DAY_SECONDS: Final = 86400.0
@@ -179,8 +181,9 @@ def _apply(engine: QuotaEngine, rule: Rule, event: Event, outcome: Outcome) -> N
 
 
 def _sample(engine: QuotaEngine, outcome: Outcome, time: float) -> None:
-    for pod, usage in engine.pods.measure(base.ADMIN, list(PODS)).items():
-        outcome.use[pod].add(time, usage[RESOURCE].used)
+    uses = hooks.database_of(engine).read(lambda connection: tables.sums(connection, PODS))
+    for pod in PODS:
+        outcome.use[pod].add(time, uses[ResourceKey(RESOURCE, pod)].used)
 
 
 def _spread(engine: QuotaEngine, outcome: Outcome) -> float:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import random
 import sys
 import threading
@@ -72,6 +73,8 @@ class Maintenance:
         self._send = notifications.make_sender(conf)
         self._repair = repair
         self._compare_all_at = 0.0
+        self.collect_spacing_seconds: Final[int] = min(conf.pods.collect_interval or RETRY_SECONDS, RETRY_SECONDS)
+        """The time between two searches for pods to measure."""
         self._stopped = threading.Event()
         self._set_expired_at = metrics.gauge(
             conf,
@@ -120,10 +123,10 @@ class Maintenance:
 
         collected = self._engine.pods.collect(
             self._context,
-            read_endpoint=pod.reader(self._conf, COLLECT_SECONDS),
+            read_endpoint=functools.partial(pod.read_endpoint, self._conf, COLLECT_SECONDS),
             timeout_seconds=COLLECT_SECONDS,
             # A pod that falls due in the first half of the pause until the next search is measured now.
-            max_age_seconds=self._conf.pods.collect_interval - _collect_spacing(self._conf) / 2,
+            max_age_seconds=self._conf.pods.collect_interval - self.collect_spacing_seconds / 2,
             progress=self._check_stopped,
         )
         failed = [outcome for outcome in collected if outcome.error is not None]
@@ -195,7 +198,7 @@ class Expirer(cotyledon.Service):
             self._job(self._maintenance.expire, "Expired %d reservations.", conf.quota.expire_interval),
             self._job(self._maintenance.purge, "Purged %d reservations.", conf.quota.expire_interval),
             self._job(self._maintenance.notify, "Sent %d threshold notices.", conf.quota.expire_interval),
-            self._job(self._maintenance.collect, "Measured %d pods.", _collect_spacing(conf)),
+            self._job(self._maintenance.collect, "Measured %d pods.", self._maintenance.collect_spacing_seconds),
         ]
         if conf.reconcile:
             failed = "%d comparison with Cyborg's records failed."
@@ -211,11 +214,8 @@ class Expirer(cotyledon.Service):
     def _job(
         self, job: Callable[[], int], message: str, interval_seconds: int
     ) -> tuple[Callable[[], None], tuple[()], dict[str, object]]:
-        @periodics.periodic(spacing=interval_seconds, run_immediately=True)
-        def run() -> None:
-            self._maintenance.run_job(job, message, interval_seconds * _JITTER)
-
-        return run, (), {}
+        run = functools.partial(self._maintenance.run_job, job, message, interval_seconds * _JITTER)
+        return periodics.periodic(spacing=interval_seconds, run_immediately=True)(run), (), {}
 
     def run(self) -> None:
         LOG.info("Started.")
@@ -228,11 +228,6 @@ class Expirer(cotyledon.Service):
         self._periodic.wait()
         self._engine.close()
         LOG.info("Stopped.")
-
-
-def _collect_spacing(conf: cfg.ConfigOpts) -> int:
-    """Seconds between two searches for pods to measure."""
-    return min(conf.pods.collect_interval or RETRY_SECONDS, RETRY_SECONDS)
 
 
 def _make_repair(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Repair | None:

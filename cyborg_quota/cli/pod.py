@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from operator import itemgetter
 from typing import Any
 
 from oslo_config import cfg
@@ -12,25 +12,20 @@ from oslo_config import cfg
 from cyborg_quota import exceptions
 from cyborg_quota.cli import base
 from cyborg_quota.cli.errors import REFUSED
-from cyborg_quota.pods.operations import USAGE, usage_rows
 from cyborg_quota.surface import arguments, formats
-from cyborg_quota.surface.operations import Argument, Column, Operation
-from cyborg_quota.types.capacity import COLLECT_SECONDS, ReadEndpoint, ResourceUse
+from cyborg_quota.surface.operations import Argument, Column, Operation, columns, numbered
+from cyborg_quota.types.capacity import COLLECT_SECONDS, PodUsage, ResourceUse
 
 
-def reader(conf: cfg.ConfigOpts, timeout_seconds: float) -> ReadEndpoint:
-    """The function that measures a pod by its endpoint. openstacksdk, which takes a second to load, is loaded late."""
-
-    def read(endpoint: str) -> Mapping[str, ResourceUse]:
-        try:
-            from cyborg_quota.capacity.imports import plan
-        except ImportError as error:
-            raise exceptions.ConfigurationError(
-                f"A pod with an endpoint needs {error.name}: install cyborg_quota[keystone]."
-            ) from None
-        return plan.read_use(conf, endpoint, timeout_seconds=timeout_seconds)
-
-    return read
+def read_endpoint(conf: cfg.ConfigOpts, timeout_seconds: float, endpoint: str) -> Mapping[str, ResourceUse]:
+    """Measure a pod by its endpoint. openstacksdk, which takes a second to load, is loaded late."""
+    try:
+        from cyborg_quota.capacity.imports import plan
+    except ImportError as error:
+        raise exceptions.ConfigurationError(
+            f"A pod with an endpoint needs {error.name}: install cyborg_quota[keystone]."
+        ) from None
+    return plan.read_use(conf, endpoint, timeout_seconds=timeout_seconds)
 
 
 def _collect(run: base.Run, pods: list[str], timeout: int | None) -> list[tuple[Any, ...]]:
@@ -39,13 +34,21 @@ def _collect(run: base.Run, pods: list[str], timeout: int | None) -> list[tuple[
         collected = run.engine.pods.collect(
             run.context,
             pods or None,
-            read_endpoint=reader(run.conf, seconds),
+            read_endpoint=functools.partial(read_endpoint, run.conf, seconds),
             timeout_seconds=seconds,
             progress=progress,
         )
     if any(outcome.error is not None for outcome in collected):
         run.status = REFUSED
-    return [(*row, outcome.error) for outcome in collected for row in usage_rows(outcome.usage)]
+    return [(*row, outcome.error) for outcome in collected for row in _usage_rows(outcome.usage)]
+
+
+def _usage_rows(usage: PodUsage) -> list[tuple[Any, ...]]:
+    """The rows of a measurement, one for each resource."""
+    measured = usage.measured_at, None if usage.age is None else int(usage.age.total_seconds())
+    if not usage.usage:
+        return [(usage.pod, None, None, None, *measured)]
+    return [(usage.pod, resource, use.capacity, use.used, *measured) for resource, use in sorted(usage.usage.items())]
 
 
 Collect = base.generate(
@@ -71,6 +74,11 @@ Collect = base.generate(
                 help=f"the time limit for each pod (default: {COLLECT_SECONDS})",
             ),
         ),
-        (*USAGE, Column("error", formats.Optional, itemgetter(len(USAGE)))),
+        numbered(
+            Column("pod"),
+            *columns("resource", "capacity", "used", cell=formats.Optional),
+            Column("measured_at", formats.timestamp),
+            *columns("age_seconds", "error", cell=formats.Optional),
+        ),
     )
 )

@@ -537,7 +537,7 @@ class NoPodFits(
 ):
     """The project has no pod for this zone and these tags, and no pod passes the filters. Nothing was changed."""
 
-    next_step = "See `pod list` and `pod usage list`."
+    next_step = "See `pod list`."
     zone: str | None
     affinity: Mapping[str, str]
 

@@ -383,23 +383,9 @@ class Pods(EnforcedSubject):
     # --- measurements ---
 
     @functools.partial(admin_call, action="list_pod_usages")
-    def list_usages(self, context: Context, name: str | None = None) -> list[PodUsage]:
-        """The last measurement of each pod, or of one. Raises PodNotFound."""
-        name = validation.optional_name("pod", name)
-        usages = self._database.read_synced(lambda connection: tables.list_usages(connection, name))
-        if name is not None and not usages:
-            raise exceptions.PodNotFound(name)
-        return usages
-
-    @functools.partial(admin_call, action="measure_pods")
-    def measure(self, context: Context, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
-        """What the inventories of the providers of these pods have and use now; writes nothing."""
-        names = validation.check_names("pod", names)
-        uses: dict[str, dict[str, ResourceUse]] = {name: {} for name in names}
-        sums = self._untimed.read(lambda connection: capacity_tables.sums(connection, names))
-        for key, use in sums.items():
-            uses[key.pod][key.resource] = use
-        return uses
+    def list_usages(self, context: Context) -> list[PodUsage]:
+        """The last measurement of each pod."""
+        return self._database.read_synced(tables.list_usages)
 
     @functools.partial(admin_call, action="set_pod_usage")
     def set_usage(self, context: Context, name: str, usage: Mapping[str, ResourceUse]) -> None:
@@ -463,12 +449,12 @@ class Pods(EnforcedSubject):
         progress: Callable[[int], object],
     ) -> Iterator[tuple[str, Mapping[str, ResourceUse] | str]]:
         endpoints = {pod.name: pod.endpoint for pod in pods if pod.endpoint is not None}
-        own = [pod.name for pod in pods if pod.endpoint is None]
+        own: dict[str, dict[str, ResourceUse]] = {pod.name: {} for pod in pods if pod.endpoint is None}
         if own:
             was_measured = {usage.pod for usage in self.list_usages(context) if usage.usage is not None}
-            for name, usage in self.measure(context, own).items():
-                if usage or name in was_measured:
-                    yield name, usage
+            for key, use in self._untimed.read(lambda connection: capacity_tables.sums(connection, own)).items():
+                own[key.pod][key.resource] = use
+            yield from ((name, usage) for name, usage in own.items() if usage or name in was_measured)
         if read_endpoint is None:
             yield from ((name, "The pod has an endpoint, but no read_endpoint was given.") for name in endpoints)
         else:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from operator import itemgetter
 from typing import Any, Final
 
@@ -23,7 +24,6 @@ from cyborg_quota.surface.operations import (
     Route,
     described,
     nullable,
-    numbered,
     part,
 )
 from cyborg_quota.types import MAX_AMOUNT
@@ -62,41 +62,26 @@ def _change(caller: Any, name: str, affinity: Any, *, no_affinity: bool, no_endp
 
 # --- measurements ---
 
-USAGE: Final = numbered(
-    Column("pod", schema=NAME),
-    Column("resource", formats.Optional, schema=nullable(NAME)),
-    Column("capacity", formats.Optional, schema=nullable(COUNT)),
-    Column("used", formats.Optional, schema=nullable(COUNT)),
-    Column("measured_at", formats.timestamp, schema=nullable(TIME)),
-    Column("age_seconds", formats.Optional, schema=nullable(COUNT)),
-)
 
-
-def usage_rows(usage: PodUsage) -> list[tuple[Any, ...]]:
-    """The rows of a measurement, one for each resource."""
-    measured = usage.measured_at, None if usage.age is None else int(usage.age.total_seconds())
-    if not usage.usage:
-        return [(usage.pod, None, None, None, *measured)]
-    return [(usage.pod, resource, use.capacity, use.used, *measured) for resource, use in sorted(usage.usage.items())]
-
-
-def _usages(caller: Any, name: str | None, **page: Any) -> list[tuple[Any, ...]]:
-    rows = [row for usage in caller.engine.pods.list_usages(caller.elevated, name) for row in usage_rows(usage)]
-    return paging.page(rows, itemgetter(0, 1), **page)
+def _usage(usage: Mapping[str, Mapping[str, int]] | None) -> formats.Cell:
+    """What is in use of the capacity, as in ``fpga=1/4,gpu=3/8``."""
+    if usage is None:
+        return formats.Optional(None)
+    return formats.Optional(tags_text({name: f"{use['in_use']}/{use['capacity']}" for name, use in usage.items()}))
 
 
 _LISTED: Final = (
     *part(0, _POD),
     Column(
         "usage",
-        None,
+        _usage,
         lambda pair: (
             pair[1]
             and {name: {"capacity": use.capacity, "in_use": use.used} for name, use in sorted(pair[1].usage.items())}
         ),
         described(nullable({"type": "object"}), "The last measurement; null: it was never measured."),
     ),
-    Column("measured_at", None, lambda pair: pair[1] and pair[1].measured_at, nullable(TIME)),
+    Column("measured_at", formats.timestamp, lambda pair: pair[1] and pair[1].measured_at, nullable(TIME)),
 )
 """The columns of (Pod, PodUsage); None: it was never measured."""
 
@@ -174,7 +159,11 @@ OPERATIONS: Final = (
         route=Route("POST", _PATH, policy.CHANGE_PODS, "pod", "Pod", status=201, errors=(409,)),
     ),
     Operation(
-        "List all pods, in the order in which they were added.",
+        """List all pods, in the order in which they were added, with their last measurements.
+
+        usage is what is in use of the capacity, as in gpu=3/8. A pod that was never
+        measured does not count as full.
+        """,
         "cyborg-quota pod list",
         _list,
         (paging.LIMIT, paging.marker("POD", "start after the pod with this name")),
@@ -231,26 +220,6 @@ OPERATIONS: Final = (
         (_NAME,),
         words="pod delete",
         route=Route("DELETE", f"{_PATH}/{{name}}", policy.CHANGE_PODS, status=204, errors=(404, 409)),
-    ),
-    Operation(
-        """Show the last measurement of each pod, or of one, and how old it is.
-
-        A pod without a measurement does not count as full.
-        """,
-        "cyborg-quota pod usage list pod1",
-        _usages,
-        (Argument("name", nargs="?", rest="pod", metavar="NAME", help="only this pod"), *paging.paging("pod", "POD")),
-        USAGE,
-        words="pod usage list",
-        route=Route(
-            "GET",
-            "/v2/quota_pod_usages",
-            policy.PODS,
-            "usages",
-            "PodUsage",
-            lambda row: paging.in_one_word(word for word in row[:2] if word is not None),
-            errors=(404,),
-        ),
     ),
     Operation(
         """Print the pod of a project; bind the project to a pod if needed.

@@ -191,15 +191,15 @@ def set_usage(connection: sa.Connection, pod_id: int, usage: Mapping[str, Resour
         connection.execute(sa.insert(pod_usages).values(pod_id=pod_id, **values))
 
 
-def list_usages(connection: sa.Connection, name: str | None = None) -> list[PodUsage]:
-    """The last measurements of all pods, or of one, in the order in which they were added."""
+def list_usages(connection: sa.Connection) -> list[PodUsage]:
+    """The last measurements of all pods, in the order in which they were added."""
     since = sa.case(
         (_pod.state == "disabled", None),
         (_usage.measured_at.is_not(None), _usage.measured_at),
         (_pod.endpoint.is_not(None), _pod.created_at),
     ).label("since")
     query = sa.select(_pod.name, _usage.usage, _usage.measured_at, since, clock.utc_now().label("now"))
-    query = query.select_from(WITH_USAGE).where(*paging.given((_pod.name, name))).order_by(_pod.id)
+    query = query.select_from(WITH_USAGE).order_by(_pod.id)
     return [
         PodUsage(
             row.name,

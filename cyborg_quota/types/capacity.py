@@ -149,7 +149,7 @@ class PodNotice(Notice):
 
     OWNER, BOUND = "pod", "capacity"
     EVENT = "cyborg_quota.pod_threshold"
-    SHOWN_BY = "`cyborg-quota pod usage list` shows"
+    SHOWN_BY = "`cyborg-quota pod list` shows"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -402,7 +402,6 @@ class TestMiddleware(ApplicationTestCase):
             ("/v2/quota_capacity", "capacity", 6),
             ("/v2/quota_capacity/report", "resources", 3),
             ("/v2/quota_pods", "pods", 3),
-            ("/v2/quota_pod_usages", "usages", 3),
         ):
             pages = list(self.pages(path, member))
             self.assertLessEqual(max(map(len, pages)), 2, path)

@@ -355,7 +355,6 @@ STEPS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("pod binding delete", ("--pod", "south"), "", 0),
     ("pod delete", ("south",), "", 0),
     ("pod list", (), "/v2/quota_pods", 1),
-    ("pod usage list", ("north",), "/v2/quota_pod_usages?pod=north", 1),
     ("override list", ("--project", "higgs"), "/v2/quotas/higgs/overrides", 2),
     ("override delete", ("{override}", "--project", "higgs"), "", 0),
     ("override list", ("--project", "higgs"), "/v2/quotas/higgs/overrides", 1),
@@ -444,7 +443,8 @@ def _value(value: Any) -> Any:
     if isinstance(value, list):
         return len(value)
     if isinstance(value, Mapping):
-        return arguments.tags_text(value)
+        uses = {key: f"{one['in_use']}/{one['capacity']}" for key, one in value.items() if isinstance(one, Mapping)}
+        return arguments.tags_text(uses or value)
     return value.replace(".000000Z", "Z") if isinstance(value, str) else value
 
 

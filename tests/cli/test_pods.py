@@ -17,7 +17,7 @@ class PodTest(base.CliTestCase):
         options = ("--zone", "z", "--affinity", "b=2", "--affinity", "a=1", "--weight", "3", "--threshold", "90")
         added = self.good("pod", "create", "p1", *options, "--endpoint", "cloud1", "--region", "r1")
         self.assertEqual(["p1", "z", "a=1,b=2", "available", 3, 90, "cloud1", "r1"], [added[name] for name in COLUMNS])
-        self.assertEqual([added], self.good("pod", "list"))
+        self.assertEqual([{**added, "usage": None, "measured_at": None}], self.good("pod", "list"))
         changed = self.good("pod", "set", "p1", "--state", "disabled", "--no-affinity", "--no-endpoint")
         self.assertEqual(
             ("disabled", "", None, 3), tuple(changed[n] for n in ("state", "affinity", "endpoint", "weight"))
@@ -58,17 +58,22 @@ class PodTest(base.CliTestCase):
         self.assertIn("Give neither", self.refused(2, "pod", "binding", "delete", "--pod", "p1", "--zone", "a"))
         refused = self.refused(1, "pod", "select", "--project", "f", "--zone", "x")
         self.assertIn("No available pod passes the filters (zone 'x', tags {}).", refused)
-        self.assertIn("See `pod list` and `pod usage list`.", refused)
+        self.assertIn("See `pod list`.", refused)
         tags = self.good("pod", "create", "p3", "--affinity", "a=1", "--affinity", "b=CAD x=2")["affinity"]
         self.assertEqual("a=1,b=CAD x=2", tags)
         self.assertEqual("p3", self.good("pod", "select", "--project", "f", "--affinity", tags)["pod"])
         self.assertIn("given twice", self.refused(2, "pod", "select", "--project", "f", "--affinity", "a=1,a=2"))
 
-    def test_usages(self) -> None:
+    def test_the_last_measurement(self) -> None:
         self.good("pod", "create", "p1")
-        (row,) = self.good("pod", "usage", "list")
-        self.assertEqual(["p1", None, None, None, None, None], [row[name] for name in USAGE_COLUMNS])
-        self.assertIn("was not found", self.refused(1, "pod", "usage", "list", "p9"))
+        (row,) = self.good("pod", "list")
+        self.assertEqual([None, None], [row["usage"], row["measured_at"]])
+        self.good("provider", "create", "n1", "--pod", "p1")
+        self.good("inventory", "set", "n1", "gpu=8", "fpga=2")
+        self.good("pod", "measure")
+        (row,) = self.good("pod", "list")
+        self.assertEqual("fpga=0/2,gpu=0/8", row["usage"])
+        self.assertIn(str(row["measured_at"]), self.call("pod", "list").out)
 
     def test_collect(self) -> None:
         self.useFixture(fx.EnvironmentVariable("OS_CLIENT_CONFIG_FILE", str(self.directory / "clouds.yaml")))

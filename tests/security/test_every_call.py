@@ -145,7 +145,6 @@ PODS: dict[str, dict[str, Any]] = {
     "end_binding": {"project_id": VICTIM},
     "end_bindings": {"pod": "pod1"},
     "list_usages": {},
-    "measure": {"names": ["pod1"]},
     "set_usage": {"name": "pod1", "usage": {}},
     "collect": {},
     "notices": {},

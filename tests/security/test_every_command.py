@@ -57,7 +57,7 @@ OF_ALL = {
     "allocation list", "audit", "budget list", "capacity import", "capacity show", "db purge", "db sync",
     "db version", "expire", "heal", "inventory delete", "inventory list", "inventory set", "limits export",
     "limits import", "pod binding delete", "pod binding set", "pod create", "pod delete", "pod list", "pod measure",
-    "pod select", "pod set", "pod show", "pod usage list", "project import", "project list", "provider create",
+    "pod select", "pod set", "pod show", "project import", "project list", "provider create",
     "provider delete", "provider list", "provider set", "provider show", "reconcile", "replay", "resource create",
     "resource list", "simulate", "trace export",
 }  # fmt: skip
