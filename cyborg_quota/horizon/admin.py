@@ -9,6 +9,7 @@ from django import shortcuts
 from django.urls import re_path, reverse
 from django.utils.translation import gettext_lazy as _
 from horizon import exceptions, forms, tabs
+from openstack_dashboard.api import keystone
 
 from cyborg_quota.horizon import client, tables
 from cyborg_quota.horizon import forms as quota_forms
@@ -42,7 +43,7 @@ class DetailView(tabs.TabbedTableView):
 
     def get_context_data(self, **kwargs: Any) -> Any:
         """The name of the project."""
-        name = client.project_name(self.request, self.kwargs["project_id"])
+        name = client.name_of(self.request, keystone.tenant_get, self.kwargs["project_id"])
         return {**super().get_context_data(**kwargs), "project_name": name, "url": reverse(tables.INDEX)}
 
 
@@ -66,8 +67,10 @@ class FormView(forms.ModalFormView):
     def get_context_data(self, **kwargs: Any) -> Any:
         """What the form shows beside its fields. The title has the name of the project."""
         title, project_id = str(self.page_title), self.kwargs.get("project_id")
+        if project_id:
+            title += f": {client.name_of(self.request, keystone.tenant_get, project_id)}"
         shown = {
-            "modal_header": f"{title}: {client.project_name(self.request, project_id)}" if project_id else title,
+            "modal_header": title,
             "submit_url": self.request.path,
             "submit_label": self.page_title,
             "description": self.description,

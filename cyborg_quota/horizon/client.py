@@ -90,13 +90,6 @@ class QuotaClient:
         quota = self.quota(f"{PROJECT}/detail", {"project_id": project_id})
         return [rows.usage(resource, detail) for resource, detail in quota.items()]
 
-    def limits_without_overrides(self, project_id: str) -> dict[str, int | None]:
-        """The limits that apply to a project while none of its overrides does; None: no limit is set."""
-        defaults = self.quota(f"{PROJECT}/defaults", {"project_id": project_id})
-        listed = self.call("GET", "/quotas", params={"project_id": project_id})["quotas"]
-        own = listed[0]["quota"] if listed else {}
-        return dict(sorted({**defaults, **own}.items()))
-
     def listed(
         self, name: str, path: str, ids: Mapping[str, str], limit: int | None = None, marker: str | None = None
     ) -> tuple[list[Json], bool]:
@@ -159,15 +152,9 @@ def domains(request: Any) -> dict[str, str]:
     return {project.id: names.get(project.domain_id, project.domain_id) for project in projects}
 
 
-def project_name(request: Any, project_id: str) -> str:
-    """The name of a project; its id if Keystone does not have it any more."""
-    name = attempt(request, lambda: api.keystone.tenant_get(request, project_id).name, None)
-    return str(name or project_id)
-
-
-def user_name(request: Any, user_id: str | None) -> str | None:
-    """The name of a user; the id if Keystone does not have it any more. (Not each change has a user.)"""
-    return user_id and str(attempt(request, lambda: api.keystone.user_get(request, user_id).name, None) or user_id)
+def name_of(request: Any, get: Callable[[Any, str], Any], key: str) -> str:
+    """The name of a project or of a user, which ``get`` returns; its id if Keystone does not have it any more."""
+    return str(attempt(request, lambda: get(request, key).name, None) or key)
 
 
 def with_names(request: Any, text: str) -> str:

@@ -51,11 +51,9 @@ class _QuotaForm(forms.SelfHandlingForm):
         return True
 
 
-def limit_field(label: Any, **options: Any) -> Any:
-    """A field for a limit. A text field: the buttons of Horizon's number fields have no name for a screen reader."""
-    return forms.IntegerField(
-        label=label, min_value=UNLIMITED, max_value=MAX_LIMIT, widget=forms.TextInput(), **options
-    )
+_OF_LIMIT: Final[dict[str, Any]] = {"min_value": UNLIMITED, "max_value": MAX_LIMIT, "widget": forms.TextInput()}
+"""What fields for limits have in common. (Horizon's number fields have buttons without names for a screen reader.)"""
+_TIME_INPUT: Final = forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
 
 
 class LimitsForm(_QuotaForm):
@@ -74,25 +72,25 @@ class LimitsForm(_QuotaForm):
             limit = self.initial["limits"][resource]
             shown = self.data.get(self.add_initial_prefix(name)) if self.is_bound else limit
             # The hidden initial value tells a change of this user from one that another user made meanwhile.
-            self.fields[name] = limit_field(
-                resource, initial=limit, required=shown not in (None, ""), show_hidden_initial=True
+            self.fields[name] = forms.IntegerField(
+                label=resource,
+                initial=limit,
+                required=shown not in (None, ""),
+                show_hidden_initial=True,
+                **_OF_LIMIT,
             )
         self.order_fields([*self._resources])
 
-    def changed_limits(self, data: dict[str, Any]) -> dict[str, int]:
-        """The limits that the user changed since the form was shown."""
-        return {resource: data[name] for name, resource in self._resources.items() if name in self.changed_data}
-
     def body(self, data: dict[str, Any]) -> dict[str, Any]:
-        """The changed limits; and whether they are forced, if the form asks that."""
-        return {"quota": self.changed_limits(data), "force": data.get("force")}
+        """The limits that the user changed since the form was shown; and whether they are forced."""
+        changed = {resource: data[name] for name, resource in self._resources.items() if name in self.changed_data}
+        return {"quota": changed, "force": data.get("force")}
 
     def clean(self) -> Any:
         """Refuse a form without a change."""
-        data = super().clean()
-        if not self.errors and not self.changed_limits(data):
+        if not self.errors and self._resources.keys().isdisjoint(self.changed_data):
             raise forms.ValidationError(_("No limit was changed."))
-        return data
+        return super().clean()
 
 
 class SetLimitsForm(LimitsForm):
@@ -103,8 +101,11 @@ class SetLimitsForm(LimitsForm):
 
     @staticmethod
     def load(api: client.QuotaClient, ids: dict[str, str]) -> dict[str, Any]:
-        """The limits that apply without overrides."""
-        return {"limits": api.limits_without_overrides(ids["project_id"])}
+        """The limits that apply while no override does; None: no limit is set."""
+        defaults = api.quota(f"{client.PROJECT}/defaults", {"project_id": ids["project_id"]})
+        listed = api.call("GET", "/quotas", params={"project_id": ids["project_id"]})["quotas"]
+        own = listed[0]["quota"] if listed else {}
+        return {"limits": dict(sorted({**defaults, **own}.items()))}
 
 
 class UnsetLimitsForm(_QuotaForm):
@@ -125,15 +126,6 @@ class SetDefaultsForm(LimitsForm):
         return {"limits": api.quota(client.DEFAULTS)}
 
 
-def _time_field(label: Any, help_text: Any, *, required: bool) -> Any:
-    return forms.DateTimeField(
-        label=label,
-        required=required,
-        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
-        help_text=help_text,
-    )
-
-
 class AddOverrideForm(_QuotaForm):
     """Sets the limit of a resource for a span of time."""
 
@@ -142,9 +134,11 @@ class AddOverrideForm(_QuotaForm):
     path = f"{client.PROJECT}/overrides"
     field_order = ("resource", "limit", "start", "until")
     resource = forms.ChoiceField(label=_("Resource"))
-    limit = limit_field(_("Limit"), help_text=_("-1 means unlimited."))
-    start = _time_field(_("From"), _("Without it, the limit applies at once."), required=False)
-    until = _time_field(_("Until"), "", required=True)
+    limit = forms.IntegerField(label=_("Limit"), help_text=_("-1 means unlimited."), **_OF_LIMIT)
+    start = forms.DateTimeField(
+        label=_("From"), help_text=_("Without it, the limit applies at once."), required=False, widget=_TIME_INPUT
+    )
+    until = forms.DateTimeField(label=_("Until"), widget=_TIME_INPUT)
 
     @staticmethod
     def load(api: client.QuotaClient, ids: dict[str, str]) -> dict[str, Any]:

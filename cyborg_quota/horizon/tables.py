@@ -178,14 +178,6 @@ def _pod_usage(pod: Any) -> str:
     return ", ".join(f"{name}: {use['in_use']} / {use['capacity']}" for name, use in sorted(usage.items())) or "-"
 
 
-def resource_in_pod(change: Any) -> str | None:
-    """The resource of a change; with the pod, if a limit in a pod was changed. The service may hide the pod's name."""
-    if change["pod"] is None:
-        return change["resource"]  # type: ignore[no-any-return]
-    text = _("%(resource)s in pod %(pod)s") if change["pod"] else _("%(resource)s in a pod")
-    return str(text % change)
-
-
 def _node_url(node: Any) -> str:
     return str(reverse(DETAIL, args=[node["project_id"]]))
 
@@ -278,7 +270,9 @@ HistoryTable = make_table(
     {
         "at": time_column(_("At")),
         "action": _("Change"),
-        "resource": column(_("Resource"), resource_in_pod),
+        "resource": _("Resource"),
+        # (Empty: the service hides its name.)
+        "pod": column(_("Pod"), lambda change: _("(hidden)") if change["pod"] == "" else change["pod"]),
         "before": column(_("Before"), lambda change: texts.changed(change["before"])),
         "after": column(_("After"), lambda change: texts.changed(change["after"])),
         "start": time_column(_("From")),

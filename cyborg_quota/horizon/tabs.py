@@ -8,6 +8,7 @@ from typing import Any
 from django.utils.translation import gettext_lazy as _
 from horizon import tabs
 from horizon.utils import functions
+from openstack_dashboard.api import keystone
 
 from cyborg_quota.horizon import client, rows, tables
 
@@ -171,10 +172,9 @@ class _HistoryTab(_Tab):
     def read(self, limit: int | None = None) -> list[Any]:
         """The changes of the page."""
         changes = super().read(limit)
-        names = {
-            user_id: client.user_name(self.request, user_id) for user_id in {change["user_id"] for change in changes}
-        }
-        return [{**change, "user": names[change["user_id"]]} for change in changes]
+        user_ids = {change["user_id"] for change in changes} - {None}  # (Not each change has a user.)
+        names = {user_id: client.name_of(self.request, keystone.user_get, user_id) for user_id in user_ids}
+        return [{**change, "user": names.get(change["user_id"])} for change in changes]
 
 
 class ProjectTabs(tabs.DetailTabsGroup):

@@ -51,7 +51,7 @@ class TestLimits(unittest.TestCase):
             for now in ({"fpga": 2, "fpga.U250": None, "gpu": None}, {"a": 1, "fpga": 2, "gpu": 20}):
                 form = self.send(kind, now, gpu="22")
                 self.assertTrue(form.is_valid(), form.errors.as_json())
-                self.assertEqual({"gpu": 22}, form.changed_limits(form.cleaned_data))
+                self.assertEqual({"gpu": 22}, form.body(form.cleaned_data)["quota"])
 
     def test_no_change_and_an_empty_limit(self) -> None:
         form = self.send(forms.SetLimitsForm, {"fpga": 3, "gpu": None})
@@ -179,7 +179,7 @@ class TestClient(unittest.TestCase):
         own = {"quotas": [{"project_id": "p", "quota": {"gpu": 20}, "overrides": 1}]}
         for listed, expected in ((own, {"fpga": None, "gpu": 20}), ({"quotas": []}, {"fpga": None, "gpu": 4})):
             api, _call = self.client({"quota": {"gpu": 4, "fpga": None}}, listed)
-            self.assertEqual(expected, api.limits_without_overrides("p"))
+            self.assertEqual({"limits": expected}, forms.SetLimitsForm.load(api, {"project_id": "p"}))
 
     def test_the_reason_of_a_cancellation(self) -> None:
         api, call = self.client(None, None)
@@ -215,10 +215,9 @@ class TestExpiredToken(unittest.TestCase):
 
 class TestTables(unittest.TestCase):
     def test_a_limit_in_a_pod_is_named(self) -> None:
-        change = {"resource": "gpu", "pod": None}
-        self.assertEqual("gpu", tables.resource_in_pod(change))
-        self.assertEqual("gpu in pod north", tables.resource_in_pod({**change, "pod": "north"}))
-        self.assertEqual("gpu in a pod", tables.resource_in_pod({**change, "pod": ""}))
+        column = tables.HistoryTable(REQUESTS.get("/x"), data=[], project_id="p").columns["pod"]
+        for pod, shown in ((None, None), ("north", "north"), ("", "(hidden)")):
+            self.assertEqual(shown, column.get_data({"id": f"of {pod}", "pod": pod}))
 
     def test_the_columns_of_a_table_of_limits(self) -> None:
         for table, own in ((tables.DefaultsTable, []), (tables.TotalsTable, ["held"])):
