@@ -124,21 +124,16 @@ class QuotaAPI:
         A user who may neither make the call nor see the project gets 404, whether the project exists or not (I8). The
         parent is looked up only for another project than that of the token, and for every such project.
         """
-        rule = operation.rule
-        if not operation.is_of_project:
-            if rule is not None and not self._policy.permits(rule, context):
-                raise errors.forbidden(rule)
+        rule, project_id, parent_id = operation.rule, path.get("project_id"), None
+        if rule is None:
             return None
-        project_id = path["project_id"]
-        parent_id = None
-        if project_id != context.project_id and not context.is_admin:
+        if project_id not in (None, context.project_id) and not context.is_admin:
             parent_id = self._engine.limits.get_parent(Caller(None, is_admin=True), project_id)
-        assert rule is not None
         if self._policy.permits(rule, context, project_id, parent_id):
             return parent_id
-        if self._policy.permits(policy.GET, context, project_id, parent_id):
-            raise errors.forbidden(rule)
-        raise errors.project_not_found(project_id)
+        if project_id is not None and not self._policy.permits(policy.GET, context, project_id, parent_id):
+            raise errors.project_not_found(project_id)
+        raise Refused(403, f"The policy does not allow you to make this call (rule {rule}).")
 
 
 def make_app(api: QuotaAPI) -> Callable[..., Any]:

@@ -93,16 +93,6 @@ def mount(quota_api: Application, other: Application) -> Application:
     return _at(PATHS, quota_api, other)
 
 
-def format_errors(application: Application) -> Application:
-    """An application that contains this API, with the errors for its paths in the format of this API.
-
-    For middleware that answers in place of the API: with a mounted API, the keystonemiddleware of the other.
-    """
-    from cyborg_quota.api.middleware import JsonErrors
-
-    return _at(PATHS, JsonErrors(application), application)
-
-
 def _at(paths: re.Pattern[str], application: Application, other: Application) -> Application:
     """An application that passes requests for these ``paths`` to ``application``, and all others to ``other``."""
 

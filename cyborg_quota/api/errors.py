@@ -68,11 +68,6 @@ class Refused(falcon.HTTPError):
         self.more = more
 
 
-def forbidden(rule: str) -> Refused:
-    """The error for a caller whom this policy rule does not allow the call."""
-    return Refused(403, f"The policy does not allow you to make this call (rule {rule}).")
-
-
 def project_not_found(project_id: str) -> Refused:
     """The error for a project that the caller may not see, whether it exists or not (I8)."""
     return Refused(404, f"Project {project_id} was not found.")

@@ -76,11 +76,17 @@ def _operation(operation: Operation) -> dict[str, Any]:
         {"name": name, "in": "query", "required": False, "schema": schema} for name, schema in operation.query.items()
     ]
     parameters.append({"$ref": "#/components/parameters/microversion"})
+    success: dict[str, Any] = {"description": http.HTTPStatus(operation.status).phrase}
+    if operation.answer is not None:
+        success["content"] = _json(operation.answer)
+    errors = {
+        str(status): {"$ref": f"#/components/responses/{_error_name(status)}"} for status in sorted(statuses(operation))
+    }
     definition: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "parameters": parameters,
-        "responses": _responses(operation),
+        "responses": {str(operation.status): success, **errors},
     }
     if operation.rule is not None:
         definition["x-openstack-policy"] = operation.rule
@@ -91,15 +97,6 @@ def _operation(operation: Operation) -> dict[str, Any]:
 
 def _json(name: str) -> dict[str, Any]:
     return {"application/json": {"schema": schemas.ref(name)}}
-
-
-def _responses(operation: Operation) -> dict[str, Any]:
-    phrase, answer = http.HTTPStatus(operation.status).phrase, operation.answer
-    success = {"description": phrase, **({} if answer is None else {"content": _json(answer)})}
-    errors = {
-        str(status): {"$ref": f"#/components/responses/{_error_name(status)}"} for status in sorted(statuses(operation))
-    }
-    return {str(operation.status): success, **errors}
 
 
 def _error_name(status: int) -> str:
@@ -116,7 +113,9 @@ def _error(status: int) -> dict[str, Any]:
 
 def statuses(operation: Operation) -> set[int]:
     """The statuses of the errors that the operation may answer."""
-    of_project, of_body = {404} if operation.is_of_project else set(), {413, 415} if operation.body else set()
+    # (A user who may not see the project of a call gets 404.)
+    of_project = {404} if "{project_id}" in operation.path else set()
+    of_body = {413, 415} if operation.body else set()
     return {400, 401, 403, 406, 500, 503, *operation.errors, *of_project, *of_body}
 
 

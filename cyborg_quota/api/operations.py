@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from cyborg_quota import policy
@@ -44,11 +44,6 @@ class Operation:
     query: Mapping[str, Schema] = dataclasses.field(default_factory=lambda: _NO_QUERY)
     status: int = 200
     errors: tuple[int, ...] = ()
-
-    @property
-    def is_of_project(self) -> bool:
-        """Whether the URL names a project: then a user who may not see it gets 404."""
-        return "{project_id}" in self.path
 
 
 _PROJECT: Final = "/v2/quotas/{project_id}"
@@ -202,7 +197,7 @@ _BY_HAND: Final = (
         "get_default_quota",
         "Show the default limits. Initial limits ([limits] root_initial_limit and child_initial_limit) are not shown.",
         policy.DEFAULTS,
-        quotas.get_all_defaults,
+        quotas.get_defaults,
         answer="Quota",
         errors=(409,),
     ),
@@ -293,7 +288,7 @@ def _generated(of: surface.Operation, route: Route) -> Operation:
     in_path = re.findall(r"\{(\w+)\}", route.path)
     sent = [argument for argument in surface.flat(of.arguments) if argument.rest and argument.name not in in_path]
     name = of.words.replace(" ", "_")
-    component = _component(of)
+    component = "".join(map(str.capitalize, of.words.split()))  # the first part of the names of the schemas
     has_query = route.method in ("GET", "DELETE")
     page = {"limit": schemas.PAGE["limit"]} if route.marker else {}
     if not has_query:
@@ -306,7 +301,7 @@ def _generated(of: surface.Operation, route: Route) -> Operation:
         route.rule,
         functools.partial(_handle, of, route),
         None if has_query else component,
-        _answer(of, route),
+        _answer(of, route, component),
         {**{str(argument.rest): argument.schema for argument in sent}, **page} if has_query else _NO_QUERY,
         route.status,
         route.errors,
@@ -329,25 +324,20 @@ def _body(members: Iterable[tuple[str, surface.Argument]]) -> Schema:
     return schemas.object_of({**properties, **{name: _body(inner) for name, inner in nested.items()}}, tuple(optional))
 
 
-def _answer(of: surface.Operation, route: Route) -> str | None:
+def _answer(of: surface.Operation, route: Route, component: str) -> str | None:
     """The name of the schema of the answer."""
     if route.member is None or of.columns is None:
         return None
     record = str(route.record)
     fields = {column.member: column.schema for column in of.columns if column.schema is not None}
     schemas.COMPONENTS.setdefault(record, schemas.object_of(fields))
-    name, reference = f"{_component(of)}Answer", schemas.ref(record)
+    name, reference = f"{component}Answer", schemas.ref(record)
     schemas.COMPONENTS[name] = (
         schemas.list_of(route.member, reference, paged=route.marker is not None)
         if of.is_list
         else schemas.object_of({route.member: reference})
     )
     return name
-
-
-def _component(of: surface.Operation) -> str:
-    """The first part of the names of the schemas of an operation."""
-    return "".join(map(str.capitalize, of.words.split()))
 
 
 def _handle(of: surface.Operation, route: Route, call: Call) -> Any:
@@ -398,12 +388,12 @@ def _given(argument: surface.Argument, call: Call) -> Any:
     return value
 
 
-def _all() -> Iterator[Operation]:
-    yield from _BY_HAND
-    known = {(operation.method, operation.path) for operation in _BY_HAND}
-    for operation in table.operations().values():
-        if operation.route is not None and operation.route[:2] not in known:
-            yield _generated(operation, operation.route)
-
-
-OPERATIONS: Final = tuple(_all())
+_KNOWN: Final = {(operation.method, operation.path) for operation in _BY_HAND}
+OPERATIONS: Final = (
+    *_BY_HAND,
+    *[
+        _generated(operation, operation.route)
+        for operation in table.operations().values()
+        if operation.route is not None and operation.route[:2] not in _KNOWN
+    ],
+)

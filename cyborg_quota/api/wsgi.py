@@ -16,17 +16,10 @@ from cyborg_quota.conf import loading
 LOG = logging.getLogger(__name__)
 
 
-@loading.exit_if_invalid("cyborg-quota-api")
-def make_application() -> deploy.Application:
-    """Read the configuration and create the application, without I/O to the database.
-
-    If the configuration is invalid, print why, and end the worker so that its server does not start it again.
-    """
-    conf = loading.load_service("cyborg-quota-api")
-    engine = cyborg_quota.make_engine(conf)
-    application = deploy.make_application(conf, engine)
-    LOG.info("cyborg_quota %s, REST API: ledger %s.", cyborg_quota.__version__, engine.location)
-    return application
-
-
-application = make_application()
+# Without I/O to the database. If the configuration is invalid, the worker ends, so that its server does not start it
+# again.
+with loading.exit_if_invalid("cyborg-quota-api"):
+    _conf = loading.load_service("cyborg-quota-api")
+    _engine = cyborg_quota.make_engine(_conf)
+    application = deploy.make_application(_conf, _engine)
+    LOG.info("cyborg_quota %s, REST API: ledger %s.", cyborg_quota.__version__, _engine.location)

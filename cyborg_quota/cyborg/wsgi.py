@@ -74,12 +74,7 @@ def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
     return setup
 
 
-@loading.exit_if_invalid("cyborg-api")
-def make_application() -> Any:
-    """Create Cyborg's application with our RPC client and our objects.
-
-    If the configuration is invalid, print why, and end the worker.
-    """
+with loading.exit_if_invalid("cyborg-api"):
     rpcapi.ConductorAPI = ConductorAPI  # Cyborg's hook looks this class up when the application is loaded
     if importlib.util.find_spec("falcon") is not None:
         cyborg_app.setup_app = _mount_quota_api(cyborg_app.setup_app)
@@ -94,10 +89,7 @@ def make_application() -> Any:
     if importlib.util.find_spec("falcon") is None:
         LOG.info("The REST API of quota is not served: install cyborg_quota[api].")
     else:
-        from cyborg_quota.api import deploy
+        from cyborg_quota.api import deploy, middleware
 
-        application = deploy.format_errors(application)
-    return application
-
-
-application = make_application()
+        # Cyborg's keystonemiddleware answers in place of the API: its errors get the format of the API, too.
+        application = deploy.mount(middleware.JsonErrors(application), application)

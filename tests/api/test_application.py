@@ -21,7 +21,7 @@ from keystonemiddleware import auth_token
 
 import cyborg_quota
 from cyborg_quota import Inventory, exceptions, policy
-from cyborg_quota.api import deploy, openapi, requests
+from cyborg_quota.api import deploy, middleware, openapi, requests
 from cyborg_quota.cyborg import ledger_guard
 from cyborg_quota.cyborg.bind_tracker import BindTracker
 from cyborg_quota.cyborg.ledger_guard import LedgerGuard
@@ -443,7 +443,8 @@ class TestMiddleware(ApplicationTestCase):
             **dict.fromkeys(("user_domain_name", "project_domain_name"), "Default"),
         }
         mounted = deploy.mount(self.application, webob.Response(text="Cyborg's"))
-        self.application = deploy.format_errors(auth_token.AuthProtocol(mounted, options))
+        authenticated = auth_token.AuthProtocol(mounted, options)
+        self.application = deploy.mount(middleware.JsonErrors(authenticated), authenticated)
         for token, status, retry_after in (("", 401, None), ("some-token", 503, "5")):
             response = self.ask("/v2/quotas/higgs", token)
             self.assertEqual(

@@ -205,8 +205,11 @@ def _detail(record: UsageRecord, *, is_stored: bool) -> Json:
 
 
 def get_defaults(call: Call) -> Json:
-    """GET /v2/quotas/{project_id}/defaults"""
-    return _defaults(call, call.engine.limits.default_limits(call.as_project))
+    """GET /v2/quotas/{project_id}/defaults (those that apply to the project), and GET /v2/quota_defaults"""
+    limits = call.engine.limits
+    is_of_project = "project_id" in call.path
+    stored = limits.default_limits(call.as_project) if is_of_project else limits.list_defaults(call.elevated)
+    return {"quota": {**dict.fromkeys(call.engine.resources, limits.limit_if_missing), **stored}}
 
 
 def set_limits(call: Call) -> Json:
@@ -337,17 +340,8 @@ def _answer(pod: str, quota: Mapping[str, Any]) -> Json:
     return {"pod": pod, "quota": dict(sorted(quota.items()))}
 
 
-def get_all_defaults(call: Call) -> Json:
-    """GET /v2/quota_defaults"""
-    return _defaults(call, call.engine.limits.list_defaults(call.elevated))
-
-
-def _defaults(call: Call, limits: Mapping[str, int]) -> Json:
-    return {"quota": {**dict.fromkeys(call.engine.resources, call.engine.limits.limit_if_missing), **limits}}
-
-
 def set_defaults(call: Call) -> Json:
     """PUT /v2/quota_defaults"""
     given = {"reason": call.body.get("reason"), "force": call.body.get("force", False)}
     call.engine.limits.set_limits(call.elevated, call.body["quota"], **given)
-    return with_warnings(call, get_all_defaults(call), call.body["quota"])
+    return with_warnings(call, get_defaults(call), call.body["quota"])
