@@ -3,30 +3,24 @@
 
 from __future__ import annotations
 
-import argparse
+import functools
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from cyborg_quota.cli import base
 from cyborg_quota.cli.errors import REFUSED
+from cyborg_quota.surface import arguments
 from cyborg_quota.surface.operations import Argument, Operation, cells
 
 if TYPE_CHECKING:
     from cyborg_quota.cyborg.diff import Report
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 3600:
-        raise argparse.ArgumentTypeError("must be between 0 and 3600")
-    return value
-
-
 def _reconcile(
     run: base.Run,
     cyborg_config_file: list[str] | None,
-    grace: float | None,
+    grace: int | None,
     claim_source: str | None,
     *,
     heal: bool,
@@ -146,7 +140,7 @@ Reconcile = base.generate(
             ),
             Argument(
                 "--grace",
-                type=_seconds,
+                type=functools.partial(arguments.integer, minimum=0, maximum=3600),
                 metavar="SECONDS",
                 help="how long a difference must persist (default: [cyborg] reconcile_grace)",
             ),

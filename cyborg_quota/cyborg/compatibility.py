@@ -156,9 +156,21 @@ def major(version_text: str) -> int | None:
     return None if number is None else int(number[0])
 
 
-def check(parts: Iterable[Part]) -> None:
-    """Check that this Cyborg has these parts. Raises ConfigurationError."""
-    _refuse_first(_problems(parts))
+def check(parts: Iterable[Part], problems: Iterable[str] = ()) -> None:
+    """Check that this Cyborg has these parts, and none of the ``problems``. Raises ConfigurationError."""
+    installed = version()
+    if (number := major(installed)) is not None and number < TESTED[0]:
+        raise exceptions.ConfigurationError(
+            f"Cyborg {installed} is too old: cyborg_quota works with Cyborg {TESTED_TEXT}."
+        )
+    try:
+        problem = next(itertools.chain(_problems(parts), problems), None)
+    except Exception as error:
+        problem = f"{_MODULES} cannot be checked ({_one_line(error)})"
+    if problem is not None:
+        raise exceptions.ConfigurationError(
+            f"Cyborg {installed} cannot run with cyborg_quota, which works with Cyborg {TESTED_TEXT}: {problem}."
+        )
 
 
 def check_services(*first: Part) -> None:
@@ -166,7 +178,7 @@ def check_services(*first: Part) -> None:
 
     ``first``: parts that are imported before the others.
     """
-    _refuse_first(itertools.chain(_problems((*first, *SERVICE_PARTS)), _replacement_problems()))
+    check((*first, *SERVICE_PARTS), _replacement_problems())
 
 
 def check_registered(*replacements: type[Any]) -> None:
@@ -180,23 +192,7 @@ def check_registered(*replacements: type[Any]) -> None:
     registered = objects.ExtARQ, objects.FPGAExtARQ
     created = objects.ExtARQ, objects.ExtARQ.factory(constants.FPGA)
     if not registered == created == replacements:
-        _refuse_first(iter(["cyborg.objects does not make the ExtARQ that was registered last"]))
-
-
-def _refuse_first(problems: Iterator[str]) -> None:
-    installed = version()
-    if (number := major(installed)) is not None and number < TESTED[0]:
-        raise exceptions.ConfigurationError(
-            f"Cyborg {installed} is too old: cyborg_quota works with Cyborg {TESTED_TEXT}."
-        )
-    try:
-        problem = next(problems, None)
-    except Exception as error:
-        problem = f"{_MODULES} cannot be checked ({_one_line(error)})"
-    if problem is not None:
-        raise exceptions.ConfigurationError(
-            f"Cyborg {installed} cannot run with cyborg_quota, which works with Cyborg {TESTED_TEXT}: {problem}."
-        )
+        check((), ["cyborg.objects does not make the ExtARQ that was registered last"])
 
 
 def _one_line(error: Exception) -> str:

@@ -95,15 +95,11 @@ class LedgerGuard:
         """
         if self.is_open:
             raise self._offline()
-        if not self._slots.acquire(timeout=_SLOT_SECONDS):
-            self._check_answers()
-            return self.call(function, *args, **options)
-        try:
-            return self.call(function, *args, **options)
-        finally:
-            self._slots.release()
-
-    def _check_answers(self) -> None:
+        if self._slots.acquire(timeout=_SLOT_SECONDS):
+            try:
+                return self.call(function, *args, **options)
+            finally:
+                self._slots.release()
         if not self._is_checking.acquire(timeout=_SLOT_SECONDS):
             raise LedgerNotCalled("other threads of this process are still waiting for it")
         try:
@@ -111,6 +107,7 @@ class LedgerGuard:
                 raise self._offline()
         finally:
             self._is_checking.release()
+        return self.call(function, *args, **options)
 
     def _offline(self) -> LedgerNotCalled:
         now = self._clock()

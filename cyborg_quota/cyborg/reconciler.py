@@ -143,18 +143,16 @@ class Reconciler:
         that ends meanwhile is skipped. An ARQ's charges have a resource that accelerators are charged as, or the ARQ
         is bound: a wrong database of Cyborg makes no more charges claimed, and ``heal`` then refuses to release them.
         """
-        count, uuids = 0, self._claimable(replaced)
+        count = 0
+        uuids = (
+            reservation.uuid
+            for seen in observations(self.engine, self.records)
+            for reservation in (*seen.charges, *seen.in_flight)
+            if reservation.source == replaced and (seen.attached is not None or reservation.resource in self.resources)
+        )
         while batch := list(itertools.islice(uuids, _PAGE_ROWS)):
             count += self.engine.set_source(_ADMIN, batch, str(self.source), replaced=replaced)
         return count
-
-    def _claimable(self, source: str | None) -> Iterator[str]:
-        """The UUIDs of the charges to be claimed."""
-        for seen in observations(self.engine, self.records):
-            for reservation in (*seen.charges, *seen.in_flight):
-                is_of_arq = seen.attached is not None or reservation.resource in self.resources
-                if reservation.source == source and is_of_arq:
-                    yield reservation.uuid
 
     def heal(
         self,

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -23,6 +23,8 @@ from cyborg_quota.cyborg.diff import Difference, Report
 from cyborg_quota.cyborg.reconciler import Reconciler, RecordsShrunk, TooManyChanges
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SOON_SECONDS: Final = 2.0
 """The time from a failed call to the comparison, and between two attempts to reach the ledger before it."""
@@ -182,7 +184,9 @@ class PeriodicTasks:
             now = time.monotonic()
             if now >= self._expire_at:
                 self._expire_at = now + float(self._conf.quota.expire_interval)
-                self._try("Overdue reservations could not be expired.", self._expire)
+                expire = functools.partial(self._tracker.engine.expire, validation.admin_context())
+                if count := self._try("Overdue reservations could not be expired.", expire):
+                    LOG.info("Expired %d reservations.", count)
             is_all = now >= self._reconcile_at
             if (is_all or now >= self._repair_at) and self._repair.start(compare_all=is_all):
                 if is_all:
@@ -193,14 +197,12 @@ class PeriodicTasks:
         return float(min(_TURN_SECONDS, quota.expire_interval, cyborg.reconcile_seconds, cyborg.bind_expire / 6))
 
     @staticmethod
-    def _try(failed: str, work: Callable[[], object]) -> None:
+    def _try(failed: str, work: Callable[[], T]) -> T | None:
+        """The result of ``work``; None if it failed, which is logged."""
         try:
-            work()
+            return work()
         except exceptions.QuotaError as error:
             LOG.error("%s %s Tried again at the next turn.", failed, error)
         except Exception:
             LOG.exception("%s Tried again at the next turn.", failed)
-
-    def _expire(self) -> None:
-        count = self._tracker.engine.expire(validation.admin_context())
-        LOG.log(logging.INFO if count else logging.DEBUG, "Expired %d reservations.", count)
+        return None

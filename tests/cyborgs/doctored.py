@@ -70,7 +70,7 @@ def own_name(self):
 
 
 def replacements():
-    compatibility._refuse_first(compatibility._replacement_problems())
+    compatibility.check((), compatibility._replacement_problems())
 
 
 def doctor():

@@ -241,7 +241,7 @@ class TestErrors(quota.QuotaTestCase):
             self.assertIn(words, result.err)
             self.assertNotIn(PASSWORD, result.err)
         result = self.command("reconcile", "--grace", "-1")
-        self.assertEqual((2, True), (result.status, "must be between 0 and 3600" in result.err))
+        self.assertEqual((2, True), (result.status, "write an integer from 0 to 3600" in result.err))
 
     def test_errors_of_the_conductor(self) -> None:
         path = self.directory / "cyborg.conf"
