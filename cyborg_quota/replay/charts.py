@@ -112,7 +112,8 @@ def _pyplot() -> Any:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    pyplot.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
+    # (Without parse_math: a dollar sign in a name would be read as the start of a formula.)
+    pyplot.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False})
     return pyplot
 
 
@@ -132,8 +133,8 @@ def _head(figure: Any, title: str, panels: Sequence[Panel], subtitle: str) -> No
     from matplotlib import lines
 
     height = figure.get_figheight()
-    figure.text(0.15 / figure.get_figwidth(), 1 - 0.22 / height, escape(title), fontsize=11, weight="bold")
-    figure.text(0.15 / figure.get_figwidth(), 1 - 0.42 / height, escape(subtitle), fontsize=8)
+    figure.text(0.15 / figure.get_figwidth(), 1 - 0.22 / height, title, fontsize=11, weight="bold")
+    figure.text(0.15 / figure.get_figwidth(), 1 - 0.42 / height, subtitle, fontsize=8)
     keys: list[tuple[str, Any, str]] = [(_HELD, "-", "held"), (_LIMIT, "--", "limit"), (_REFUSED, "-", "refused")]
     if any(panel.before is not None for panel in panels):
         keys += [(_BEFORE, "-", "held before"), (_BEFORE, "--", "limit before")]
@@ -172,13 +173,7 @@ def _panel(axes: Any, panel: Panel, seconds: float, end: float, *, names_resourc
 def label(name: str) -> str:
     """A name as a label in ASCII, shortened to 20 characters. (The font lacks many other characters.)"""
     name = name.encode("ascii", "backslashreplace").decode()
-    return escape(name if len(name) <= 20 else name[:9] + "…" + name[-10:])
-
-
-def escape(text: str) -> str:
-    """A text that matplotlib prints as it is."""
-    # matplotlib reads a dollar sign as the start of a formula.
-    return text.replace("$", r"\$")
+    return name if len(name) <= 20 else name[:9] + "…" + name[-10:]
 
 
 def draw_capacity(path: str, reports: Sequence[ResourceReport]) -> None:

@@ -31,6 +31,7 @@ from cyborg_quota.types import (
 _NO_COUNTERS: Final = Counters()
 
 
+@dataclasses.dataclass(eq=False)
 class Simulation:
     """The counters of a ledger under given limits, and what these limits refused.
 
@@ -41,17 +42,16 @@ class Simulation:
     ``counters_of``: see Enforcers.
     """
 
-    def __init__(self, limits: LimitSet, counters_of: CountersOf) -> None:
-        self.limits = limits
-        self._counters_of = counters_of
-        self.refused: Counter[UsageKey] = Counter()
-        self.bound_by: dict[UsageKey, Counter[str]] = {}
-        self.peak: dict[UsageKey, int] = {}
-        self.counters: dict[UsageKey, Counters] = {}
-        self.touched: Sequence[UsageKey] = ()
-        self._live: dict[Holder, Row] = {}
-        self._skipped: set[Holder] = set()
-        self._constraints: dict[UsageKey, tuple[list[UsageKey], list[Constraint]]] = {}
+    limits: LimitSet
+    counters_of: CountersOf
+    refused: Counter[UsageKey] = dataclasses.field(default_factory=Counter)
+    bound_by: dict[UsageKey, Counter[str]] = dataclasses.field(default_factory=dict)
+    peak: dict[UsageKey, int] = dataclasses.field(default_factory=dict)
+    counters: dict[UsageKey, Counters] = dataclasses.field(default_factory=dict)
+    touched: Sequence[UsageKey] = ()
+    _live: dict[Holder, Row] = dataclasses.field(default_factory=dict)
+    _skipped: set[Holder] = dataclasses.field(default_factory=set)
+    _constraints: dict[UsageKey, tuple[list[UsageKey], list[Constraint]]] = dataclasses.field(default_factory=dict)
 
     def held(self, key: UsageKey) -> int:
         """The amount that the limit of the project is compared with."""
@@ -95,7 +95,7 @@ class Simulation:
             if deltas != wanted:
                 raise exceptions.ReservationConflict(event.consumer, deltas, wanted)
             return True
-        request = dict.fromkeys(self._counters_of(event.resource, None), event.amount)
+        request = dict.fromkeys(self.counters_of(event.resource, None), event.amount)
         path, constraints = self._path(key)
         violations = enforcement.find_violations(event.project_id, constraints, self.counters, request)
         if violations:
@@ -125,7 +125,7 @@ class Simulation:
         known = self._constraints.get(key)
         if known is None:
             known = self._constraints[key] = ([], [])
-            for counter in self._counters_of(key.resource, None):
+            for counter in self.counters_of(key.resource, None):
                 project_ids, constraints = self.limits.constraints(key.project_id, counter.resource)
                 known[0].extend(UsageKey(project_id, *counter) for project_id in project_ids)
                 known[1].extend(constraints)
@@ -191,24 +191,27 @@ class Comparison:
         """
         runs = (self.before, self.after)
         keys = {key for run in runs for key in (*run.counters, *run.refused)}
-        return sorted((self._outcome(key) for key in keys if not self._is_unlimited_total(key)), key=_badness)
+        outcomes = []
+        for key in keys:
+            if self._is_unlimited_total(key):
+                continue
+            bound_by = self.after.bound_by.get(key)
+            outcome = Outcome(
+                *key[:2],
+                self.before.refused[key],
+                self.after.refused[key],
+                self.before.peak.get(key, 0),
+                self.before.limits.limit(*key[:2]),
+                self.after.limits.limit(*key[:2]),
+                None if bound_by is None else min(bound_by, key=lambda name: (-bound_by[name], name)),
+            )
+            outcomes.append(outcome)
+        return sorted(outcomes, key=_badness)
 
     def _is_unlimited_total(self, key: UsageKey) -> bool:
         """Whether the key is that of all projects, and neither run has a total limit of the resource."""
         return key.project_id == TOTAL and all(
             run.limits.limit(*key[:2]) == UNLIMITED for run in (self.before, self.after)
-        )
-
-    def _outcome(self, key: UsageKey) -> Outcome:
-        bound_by = self.after.bound_by.get(key)
-        return Outcome(
-            *key[:2],
-            self.before.refused[key],
-            self.after.refused[key],
-            self.before.peak.get(key, 0),
-            self.before.limits.limit(*key[:2]),
-            self.after.limits.limit(*key[:2]),
-            None if bound_by is None else min(bound_by, key=lambda name: (-bound_by[name], name)),
         )
 
 

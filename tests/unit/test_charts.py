@@ -85,4 +85,4 @@ class TestCharts(base.BaseTestCase):
             warnings.simplefilter("error")
             drawn = self.draw([charts.Panel(name, "gpu", series(1), 2) for name in ("\u30d7x", "\u30d7" * 9, "é$")])
         titles = {axes.get_title(loc="left") for axes in drawn.axes}
-        self.assertEqual({"\\u30d7x", "\\u30d7\\u3…30d7\\u30d7", r"\xe9\$"}, titles)
+        self.assertEqual({"\\u30d7x", "\\u30d7\\u3…30d7\\u30d7", r"\xe9$"}, titles)
