@@ -9,6 +9,7 @@ A claim in a pod takes a provider of that pod, which pods/claims.py chooses.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import heapq
 import math
@@ -102,10 +103,9 @@ class CapacityEnforcer(Enforcer):
         be refused. Raises ProviderNotFound.
         """
         named = [item for item in pending if item.named and not item.provider_ids]
-        ids = self._cache.provider_ids(_names(named))
-        locations = None if ids is None else self._cache.locations(_keys(named, ids))
-        if ids is not None and locations is not None:
-            _choose_named(named, ids, locations)
+        cached = self._cache.find(named)
+        if cached is not None:
+            _choose_named(named, *cached)
         elif named:
             self._database.read(lambda connection: self.choose_named(connection, named))
         if anywhere := _anywhere(pending):
@@ -361,6 +361,7 @@ class CapacityEnforcer(Enforcer):
             raise conflict(item.claim, held)
 
 
+@dataclasses.dataclass(eq=False)
 class ProviderCache:
     """The ids of providers by name or UUID, and of inventories by provider and resource. Shared by threads.
 
@@ -369,23 +370,21 @@ class ProviderCache:
     reads again.
     """
 
-    def __init__(self) -> None:
-        self._providers: dict[str, tuple[int, float]] = {}
-        self._inventories: dict[InventoryKey, InventoryLocation] = {}
+    _providers: dict[str, tuple[int, float]] = dataclasses.field(default_factory=dict)
+    _inventories: dict[InventoryKey, InventoryLocation] = dataclasses.field(default_factory=dict)
 
-    def provider_ids(self, names: Collection[str]) -> dict[str, int] | None:
-        """The ids of the providers with these names or UUIDs; None unless all of them are cached."""
+    def find(
+        self, named: Sequence[PendingClaim]
+    ) -> tuple[dict[str, int], dict[InventoryKey, InventoryLocation]] | None:
+        """The ids of the providers that claims name, and their inventories; None unless all of them are cached."""
         oldest = time.monotonic() - _MAX_CACHED_SECONDS
-        entries = {name: self._providers.get(name, (0, -math.inf)) for name in names}
+        entries = {name: self._providers.get(name, (0, -math.inf)) for name in _names(named)}
         if any(read_at < oldest for _, read_at in entries.values()):
             return None
-        return {name: provider_id for name, (provider_id, _) in entries.items()}
-
-    def locations(self, keys: Collection[InventoryKey]) -> dict[InventoryKey, InventoryLocation] | None:
-        """These inventories; None unless all of them are cached."""
-        cached = {key: self._inventories.get(key) for key in keys}
-        known = {key: location for key, location in cached.items() if location is not None}
-        return known if len(known) == len(cached) else None
+        ids = {name: provider_id for name, (provider_id, _) in entries.items()}
+        cached = {key: self._inventories.get(key) for key in _keys(named, ids)}
+        locations = {key: location for key, location in cached.items() if location is not None}
+        return (ids, locations) if len(locations) == len(cached) else None
 
     def remember(self, providers: Mapping[str, int], inventories: Mapping[InventoryKey, InventoryLocation]) -> None:
         """Store what was just read."""

@@ -28,7 +28,6 @@ __all__ = [
     "BadUsage",
     "Located",
     "exit_status",
-    "one_line",
     "print_line",
     "printable",
     "run_program",
@@ -64,11 +63,6 @@ _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u
 def printable(text: str) -> str:
     """Escape control characters and line breaks, so that a text is safe on one line of a terminal or a log."""
     return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
-
-
-def one_line(text: str) -> str:
-    """Join the lines of a message (libraries often use several) into one printable line."""
-    return printable(" ".join(line.strip() for line in text.splitlines() if line.strip()))
 
 
 def open_streams() -> None:
@@ -121,7 +115,8 @@ def print_line(prog: str, text: str, *, debug: bool = False) -> None:
     """Print a text on one line to stderr. ``debug``: after the traceback of the exception that is handled."""
     if debug:
         traceback.print_exc(file=sys.stderr)
-    print(f"{prog}: {one_line(text)}", file=sys.stderr)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]  # (a library's message often has several)
+    print(f"{prog}: {printable(' '.join(lines))}", file=sys.stderr)
 
 
 def raise_errors(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

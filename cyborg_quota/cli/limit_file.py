@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.cli import base, output, projects
+from cyborg_quota.cli import base, output
 from cyborg_quota.cli.errors import BadUsage, Located
 from cyborg_quota.surface import arguments, formats
 from cyborg_quota.surface.operations import Argument, Column, Operation
@@ -61,7 +61,8 @@ def _check_projects(run: base.Run, content: object, *, force: bool) -> None:
     except exceptions.LimitRefused as error:
         changes = error.changes
     changed = {change.project_id for change in changes if change.project_id and change.action != "unset limit"}
-    projects.require_known(run.app, changed - {TOTAL})
+    if unknown := run.app.directory.unknown(changed - {TOTAL}):
+        raise exceptions.UnknownProject(unknown[0], hint="To import nevertheless, add --force.")
 
 
 def read_document(file: str) -> object:

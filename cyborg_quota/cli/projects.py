@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from oslo_log import log as logging
@@ -79,12 +79,6 @@ def new_project_notice(shell: Shell, parsed: argparse.Namespace) -> str | None:
         return None
     is_known = shell.engine.limits.is_known_project(shell.context, parsed.project_id)
     return None if is_known else f"Project {parsed.project_id!a} is new: it had no usage, limit or parent before."
-
-
-def require_known(shell: Shell, project_ids: Collection[str]) -> None:
-    """Raise UnknownProject unless Keystone, which is configured, knows all of these ids."""
-    if unknown := shell.directory.unknown(project_ids):
-        raise exceptions.UnknownProject(unknown[0], hint="To import nevertheless, add --force.")
 
 
 def with_names(shell: Shell, column_names: Sequence[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:

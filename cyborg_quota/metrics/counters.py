@@ -73,10 +73,6 @@ class Recorder:
         for resource in resources:
             self._reserves.labels(resource, result).inc()
 
-    def gauge(self, name: str, help_text: str) -> prometheus_client.Gauge:
-        """A gauge of this process, which has no series before its value is set."""
-        return prometheus_client.Gauge(name, help_text, registry=self.registry)
-
 
 def result_of(error: BaseException) -> str:
     """The result of a reserve that raised this error, for the label of the counter."""

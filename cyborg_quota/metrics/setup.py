@@ -36,7 +36,10 @@ def gauge(conf: cfg.ConfigOpts, name: str, help_text: str) -> Callable[[float], 
     """What sets a gauge of this process, which has no series before; it does nothing if the process counts nothing."""
     if not is_enabled(conf):
         return lambda _value: None
-    return recorder().gauge(name, help_text).set
+    registry = recorder().registry
+    from prometheus_client import Gauge
+
+    return Gauge(name, help_text, registry=registry).set
 
 
 def count_refused(conf: cfg.ConfigOpts, resources: Iterable[str], error: exceptions.QuotaError) -> None:

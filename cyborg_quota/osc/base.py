@@ -167,13 +167,14 @@ def each(calls: Mapping[str, Callable[[], Any]]) -> Any:
 
 def _request(operation: Operation, route: Route, given: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     """The query, and the body."""
+    is_query = route.method in ("GET", "DELETE")
     values = {
-        argument.rest: _json(given[argument.name])
+        argument.rest: _sent(given[argument.name], in_query=is_query)
         for argument in flat(operation.arguments)
         if argument.rest and argument.name in given and given[argument.name] not in (None, argument.default)
     }
-    if route.method in ("GET", "DELETE"):
-        return {name: _in_query(value) for name, value in values.items()}, None
+    if is_query:
+        return values, None
     for argument in operation.arguments:  # one of them must be given: null is a value
         if isinstance(argument, OneOf) and argument.required:
             values.setdefault(argument.arguments[0].rest, None)
@@ -187,13 +188,10 @@ def _request(operation: Operation, route: Route, given: Mapping[str, Any]) -> tu
     return {}, body
 
 
-def _json(value: Any) -> Any:
+def _sent(value: Any, *, in_query: bool) -> Any:
+    """A value as JSON, or as a parameter of the query."""
     if isinstance(value, datetime.date):
         return value.isoformat()
-    return value
-
-
-def _in_query(value: Any) -> Any:
-    if isinstance(value, Mapping):
+    if in_query and isinstance(value, Mapping):
         return arguments.tags_text(value)
-    return paging.in_one_word(value) if isinstance(value, list) else value
+    return paging.in_one_word(value) if in_query and isinstance(value, list) else value

@@ -43,10 +43,15 @@ class QuotaClient:
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
         """Make one call, without the parameters that are None; returns the body of the answer."""
-        headers = {"Accept": "application/json"}
-        answer = self.manager.session.request(
-            self._endpoint() + path, method, headers=headers, raise_exc=False, json=body, params=query
+        endpoint = self.manager.get_endpoint_for_service_type(
+            SERVICE_TYPE, region_name=self.manager.region_name, interface=self.manager.interface
         )
+        if not endpoint:
+            raise exceptions.CommandError("The service catalog has no endpoint of the service type accelerator.")
+        # (It may end in the version.)
+        url = str(endpoint).rstrip("/").removesuffix(_VERSION) + _VERSION + path
+        headers = {"Accept": "application/json"}
+        answer = self.manager.session.request(url, method, headers=headers, raise_exc=False, json=body, params=query)
         if answer.status_code >= 400:
             raise exceptions.CommandError(_message(answer))
         return answer.json() if answer.content else None
@@ -54,16 +59,6 @@ class QuotaClient:
     def path(self, project: str | None, project_domain: str | None, *, force: bool = False) -> str:
         """The path of the calls for a project, which the arguments of OWN_PROJECT name. ``force``: see project_id."""
         return f"/quotas/{quoted(project_id(self.manager, project, project_domain, force=force))}"
-
-    def _endpoint(self) -> str:
-        """The endpoint of the catalog, whether or not it ends in the version."""
-        manager = self.manager
-        endpoint = manager.get_endpoint_for_service_type(
-            SERVICE_TYPE, region_name=manager.region_name, interface=manager.interface
-        )
-        if not endpoint:
-            raise exceptions.CommandError("The service catalog has no endpoint of the service type accelerator.")
-        return str(endpoint).rstrip("/").removesuffix(_VERSION) + _VERSION
 
 
 def quoted(name: str) -> str:

@@ -8,6 +8,7 @@ four units, so the devices of a host are summed at the host, unless they are imp
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -166,11 +167,9 @@ def run(
         providers = sources.read_placement(api, resource_map, progress) if from_placement else sources.read_cyborg(api)
         return wanted_providers(providers, resource_map, nested=nested)
 
-    def settle() -> None:
-        # Nova allocates in Placement before the conductor claims. A bind that was running must not be counted twice.
-        if conf.cyborg.claim_capacity and not dry_run:
-            time.sleep(conf.cyborg.reconcile_grace)
-
+    # Nova allocates in Placement before the conductor claims. A bind that was running must not be counted twice.
+    settle_seconds = conf.cyborg.reconcile_grace if conf.cyborg.claim_capacity and not dry_run else 0
+    settle = functools.partial(time.sleep, settle_seconds)
     importer = CapacityImporter(
         capacity, context, resources, settle, reason or f"imported from {source}", knows_use=from_placement
     )

@@ -225,7 +225,30 @@ def read_placement(
     listed = api.get("/resource_providers", _PLACEMENT_VERSION)["resource_providers"]
     parents = {row["uuid"]: row["parent_provider_uuid"] for row in listed}
     for row in sorted(listed, key=lambda row: len(path(row["uuid"], parents))):
-        yield _placement_provider(api, row, resource_map)
+        url = f"/resource_providers/{row['uuid']}"
+        inventories = api.get(f"{url}/inventories", _PLACEMENT_VERSION)["inventories"]
+        may_count = any(resource_map.may_count(resource_class) for resource_class in inventories)
+        traits = api.get(f"{url}/traits", _PLACEMENT_VERSION)["traits"] if may_count else []
+        allocations = api.get(f"{url}/allocations", _PLACEMENT_VERSION)["allocations"] if may_count else {}
+        yield SourceProvider(
+            uuid=row["uuid"],
+            name=row["name"],
+            parent=row["parent_provider_uuid"],
+            traits=frozenset(traits),
+            inventories={
+                resource_class: Inventory(
+                    total=values["total"],
+                    reserved=values["reserved"],
+                    min_unit=values["min_unit"],
+                    max_unit=max(values["max_unit"], values["min_unit"]),
+                    step_size=values["step_size"],
+                    allocation_ratio=ratio_of(values["allocation_ratio"]),
+                )
+                for resource_class, values in inventories.items()
+            },
+            used={consumer: values["resources"] for consumer, values in allocations.items()},
+            is_shared=_SHARES in traits if may_count else None,
+        )
         progress(1)
 
 
@@ -235,33 +258,6 @@ def path(uuid: str, parents: Mapping[str, str | None]) -> list[str]:
     while (parent := parents.get(uuids[-1])) is not None and parent not in uuids:
         uuids.append(parent)
     return uuids
-
-
-def _placement_provider(api: ServiceApi, row: Any, resource_map: ResourceMap) -> SourceProvider:
-    path = f"/resource_providers/{row['uuid']}"
-    rows = api.get(f"{path}/inventories", _PLACEMENT_VERSION)["inventories"]
-    may_count = any(resource_map.may_count(resource_class) for resource_class in rows)
-    traits = api.get(f"{path}/traits", _PLACEMENT_VERSION)["traits"] if may_count else []
-    allocations = api.get(f"{path}/allocations", _PLACEMENT_VERSION)["allocations"] if may_count else {}
-    return SourceProvider(
-        uuid=row["uuid"],
-        name=row["name"],
-        parent=row["parent_provider_uuid"],
-        traits=frozenset(traits),
-        inventories={
-            resource_class: Inventory(
-                total=values["total"],
-                reserved=values["reserved"],
-                min_unit=values["min_unit"],
-                max_unit=max(values["max_unit"], values["min_unit"]),
-                step_size=values["step_size"],
-                allocation_ratio=ratio_of(values["allocation_ratio"]),
-            )
-            for resource_class, values in rows.items()
-        },
-        used={consumer: values["resources"] for consumer, values in allocations.items()},
-        is_shared=_SHARES in traits if may_count else None,
-    )
 
 
 # --- Cyborg ---
