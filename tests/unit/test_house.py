@@ -65,7 +65,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("policy", "surface.table"): "the rules are those of the operations; loaded late",
     ("cli", "ledger.operations"): "commands of the host show the same records",
     ("cli", "capacity.operations"): "commands of the host show the same records",
-    ("cli", "pods.operations"): "commands of the host show the same records",
     ("cli", "capacity.imports"): "imports, which only the host makes; loaded at the call",
 }
 # Other packages that only some folders may import: top-level module, and those folders, or names of modules in any
