@@ -196,7 +196,7 @@ class TestAdmin(PanelsTestCase):
     def see_the_history(self, page: Page) -> None:
         self.open_project(page, "biology", "History")
         when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
-        self.assertRegex(text_of(page), f"{when} set limit gpu 5 7 - - two more cards alice")
+        self.assertRegex(text_of(page), f"{when} set limit gpu - 5 7 - - two more cards alice")
         self.check(page, "history")
 
     def return_to_the_defaults(self, page: Page) -> None:
