@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
 
 from cyborg_quota import exceptions, validation
@@ -124,7 +123,7 @@ class Queries(Subject):
         records = self._driver.headroom.read_detail(project_id, self._resources.names(), in_pod)
         if validation.is_admin(context):
             return records
-        return [dataclasses.replace(record, promised=0) for record in records]  # (of its descendants)
+        return [record.without_others() for record in records]
 
     @admin_call
     def list_usages(

@@ -17,7 +17,7 @@ from cyborg_quota import policy
 from cyborg_quota.api import schemas
 from cyborg_quota.api.call import Call, render_columns
 from cyborg_quota.api.errors import Refused
-from cyborg_quota.api.handlers import history, lists, overrides, quotas, totals, tree
+from cyborg_quota.api.handlers import history, lists, minimums, overrides, quotas, totals, tree
 from cyborg_quota.surface import arguments, paging, table
 from cyborg_quota.surface import operations as surface
 from cyborg_quota.surface.operations import Route, Schema, described
@@ -90,7 +90,7 @@ _BY_HAND: Final = (
         "Set minimums of a project: what it, with all below it, can always reach, whatever its siblings do. Those of "
         "resources that are not named stay.",
         policy.RULE,
-        quotas.set_minimums,
+        minimums.set_minimums,
         body="SetMinimums",
         answer="MinimumChanges",
         errors=(409,),

@@ -381,14 +381,8 @@ def _set(
 def _set_minimums(
     run: base.Run, project_id: str, minimums: dict[str, int], *, reason: str | None, dry_run: bool
 ) -> Sequence[RecordedChange]:
-    changes: Sequence[RecordedChange] = []
-    try:
-        changes = run.engine.limits.set_minimums(run.context, minimums, project_id, reason=reason, dry_run=dry_run)
-    except exceptions.LimitRefused as refused:
-        if not dry_run:
-            raise
-        changes, run.refusal = refused.changes, refused
-    for line in operations.warnings_of_minimums(run, project_id, minimums):
+    changes, run.refusal, warnings = operations.set_minimums(run, project_id, minimums, reason=reason, dry_run=dry_run)
+    for line in warnings:
         run.print_message(line)
     return changes if dry_run else []
 

@@ -219,6 +219,21 @@ def lock(connection: sa.Connection, order: Iterable[Sequence[int]]) -> dict[int,
     return rows
 
 
+def moved(
+    now: Mapping[UsageKey, Counters],
+    moving: Collection[UsageKey],
+    before: projects.Edges,
+    after: projects.Edges,
+    at: int,
+) -> dict[UsageKey, Counters]:
+    """The counters of rows after those that are ``moving`` have left the rows above them, and have entered others.
+
+    ``before``, ``after``: the tree. ``at``: the second of the move. What a row above counts besides them stays.
+    Counters that have drifted may become negative.
+    """
+    return meters.moved(now, minimums.moved(now, moving, before, after), before, after, at)
+
+
 def keep(connection: sa.Connection, metered: Mapping[UsageKey, int]) -> None:
     """Keep the meters of purged reservations in those of their usage rows (meters.py)."""
     ids = usages.row_ids(connection, {key.project_id for key in metered})

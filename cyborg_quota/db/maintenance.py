@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects
+from cyborg_quota.db import clock, dialects, usages
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import project_limits, projects, quota_usages, reservations
 from cyborg_quota.db.prepared import ListStatement, any_of
@@ -137,7 +139,7 @@ ROW_OF_PROJECT: Final = (
 )
 
 
-_NO_COUNTERS: Final = (sa.null(),) * 7
+_NO_COUNTERS: Final = [sa.null() for _ in usages.COUNTERS]
 """The counters of a usage row that does not exist."""
 
 
@@ -175,9 +177,10 @@ class CountedRows(NamedTuple):
     @property
     def orphans(self) -> sa.Select[Any]:
         """The keys of the usage rows that are missing, and the sums that they must have."""
-        sums = SUM_RESERVED, SUM_USED, SUM_RESERVED + SUM_USED, sa.literal(0), _SUM_METER
+        sums = {"subtree": SUM_RESERVED + SUM_USED, "metered": _SUM_METER}
+        below = [sums.get(name, sa.literal(0)) for name in usages.PASSED_ON]
         return (
-            sa.select(_row.project_id, *self.key, *_NO_COUNTERS, *sums)
+            sa.select(_row.project_id, *self.key, *_NO_COUNTERS, SUM_USED, SUM_RESERVED, *below)
             .select_from(reservations.outerjoin(quota_usages, self.counts))
             .where(_row.live == 1, self.is_counted, _usage.id.is_(None))
             .group_by(_row.project_id, _row.resource, _row.pod)
@@ -208,26 +211,11 @@ def _audit_query() -> sa.CompoundSelect[Any]:
     children = _sums_of_children()
     reserved = sa.func.coalesce(sums.c.reserved, 0)
     used = sa.func.coalesce(sums.c.used, 0)
-    below, kept = sa.func.coalesce(children.c.subtree, 0), sa.func.coalesce(children.c.promised, 0)
-    metered = sa.func.coalesce(sums.c.metered, 0) + sa.func.coalesce(children.c.metered, 0) + _usage.meter_base
+    own = {"subtree": used + reserved, "metered": sa.func.coalesce(sums.c.metered, 0) + _usage.meter_base}
+    expected: dict[str, sa.ColumnElement[Any]] = {"used": used, "reserved": reserved}
+    expected |= {name: own.get(name, 0) + sa.func.coalesce(children.c[name], 0) for name in usages.PASSED_ON}
     present = (
-        sa.select(
-            _usage.project_id,
-            _usage.resource,
-            _usage.pod,
-            _usage.reserved,
-            _usage.used,
-            _usage.subtree,
-            _usage.promised,
-            _usage.minimum,
-            _usage.metered,
-            _usage.meter_base,
-            reserved.label("true_reserved"),
-            used.label("true_used"),
-            (used + reserved + below).label("true_subtree"),
-            kept.label("true_promised"),
-            metered.label("true_metered"),
-        )
+        sa.select(*usages.KEY, *usages.COUNTERS, *(value.label(f"true_{name}") for name, value in expected.items()))
         .select_from(
             sa.outerjoin(quota_usages, sums, sums.c.usage_id == _usage.id).outerjoin(
                 children,
@@ -239,13 +227,7 @@ def _audit_query() -> sa.CompoundSelect[Any]:
             )
         )
         .where(
-            sa.or_(
-                _usage.reserved != reserved,
-                _usage.used != used,
-                _usage.subtree != used + reserved + below,
-                _usage.promised != kept,
-                _usage.metered != metered,
-            ),
+            sa.or_(*(_usage[name] != value for name, value in expected.items())),
             sa.or_(_usage.project_id != TOTAL, _is_limited(_usage)),
         )
     )
@@ -256,30 +238,19 @@ def _sums_of_children() -> sa.Subquery:
     """What the rows of the children of each project make of its row; of a total, those of all roots."""
     child = quota_usages.alias("child")
     by_parent = (
-        sa.select(projects.c.parent_id, child.c.resource, child.c.pod, *_sums_of(child))
+        sa.select(projects.c.parent_id, child.c.resource, child.c.pod, *usages.sums_passed_on(child))
         .select_from(sa.join(projects, child, child.c.project_id == projects.c.project_id))
         .where(projects.c.parent_id.is_not(None))
         .group_by(projects.c.parent_id, child.c.resource, child.c.pod)
     )
     of_roots = (
-        sa.select(sa.literal(TOTAL), child.c.resource, child.c.pod, *_sums_of(child))
+        sa.select(sa.literal(TOTAL), child.c.resource, child.c.pod, *usages.sums_passed_on(child))
         .select_from(sa.outerjoin(child, projects, projects.c.project_id == child.c.project_id))
         .where(projects.c.parent_id.is_(None), child.c.project_id != TOTAL)
         .where(child.c.pod == "", _is_limited(child.c))
         .group_by(child.c.resource, child.c.pod)
     )
     return by_parent.union_all(of_roots).subquery("children")
-
-
-def _sums_of(child: Any) -> tuple[sa.Label[Any], ...]:
-    """What these rows make of the row above them: ``subtree`` and ``promised`` (see minimums.py)."""
-    counted = child.c.subtree + child.c.promised
-    passed_on = sa.case((counted < child.c.minimum, child.c.minimum), else_=counted)
-    return (
-        sa.func.sum(child.c.subtree).label("subtree"),
-        sa.func.sum(passed_on - child.c.subtree).label("promised"),
-        sa.func.sum(child.c.metered).label("metered"),
-    )
 
 
 def _is_limited(row: sa.ColumnCollection[str, Any]) -> sa.ColumnElement[bool]:
@@ -293,7 +264,7 @@ def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
     return (
         sa.select(
             children.c.parent_id, children.c.resource, children.c.pod, *_NO_COUNTERS,
-            sa.literal(0), sa.literal(0), children.c.subtree, children.c.promised, children.c.metered,
+            sa.literal(0), sa.literal(0), *(children.c[name] for name in usages.PASSED_ON),
         )
         .select_from(
             sa.outerjoin(
@@ -309,7 +280,7 @@ def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
         .where(
             _usage.id.is_(None),
             # The row of a total must exist wherever its limit is set: no charge inserts it.
-            sa.or_(children.c.parent_id == TOTAL, children.c.subtree + children.c.promised != 0),
+            sa.or_(children.c.parent_id == TOTAL, *(children.c[name] != 0 for name in usages.PASSED_ON[:-1])),
         )
     )  # fmt: skip
 
@@ -317,34 +288,17 @@ def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
 def audit(connection: sa.Connection) -> list[Drift]:
     """Every usage row whose counters differ from its reservations, or whose subtree differs from its parts' sum."""
     drifts = []
-    rowless: dict[UsageKey, Counters] = {}
+    rowless = collections.defaultdict[UsageKey, collections.Counter[str]](collections.Counter)
+    names, end = ("used", "reserved", *usages.PASSED_ON), len(usages.KEY) + len(usages.COUNTERS)
     for row in connection.execute(_audit_query()):
-        key = UsageKey(row.project_id, row.resource, row.pod)
-        expected = Counters(
-            used=int(row.true_used),
-            reserved=int(row.true_reserved),
-            subtree=int(row.true_subtree),
-            promised=int(row.true_promised),
-            minimum=row.minimum or 0,
-            metered=int(row.true_metered),
-            meter_base=row.meter_base or 0,
-        )
-        if row.reserved is not None:
-            recorded = Counters(
-                row.used, row.reserved, row.subtree, row.promised, row.minimum, row.metered, row.meter_base
-            )
-            drifts.append(Drift(key, recorded, expected))
+        key, expected = UsageKey(*row[:3]), {name: int(row._mapping[f"true_{name}"]) for name in names}
+        if row.used is None:
+            # The query returns a project's usage in each pod and its children's as several rows: add them to one Drift.
+            rowless[key].update(expected)
             continue
-        # The query returns a project's usage in each pod and its children's as several rows; add them to one Drift.
-        part = rowless.get(key, Counters())
-        rowless[key] = Counters(
-            used=expected.used + part.used,
-            reserved=expected.reserved + part.reserved,
-            subtree=expected.subtree + part.subtree,
-            promised=expected.promised + part.promised,
-            metered=expected.metered + part.metered,
-        )
-    drifts += [Drift(key, None, expected) for key, expected in rowless.items()]
+        recorded = Counters(*row[3:end])
+        drifts.append(Drift(key, recorded, dataclasses.replace(recorded, **expected)))
+    drifts += [Drift(key, None, Counters(**expected)) for key, expected in rowless.items()]
     return sorted(drifts, key=lambda drift: drift.key)
 
 
@@ -365,12 +319,12 @@ def children_total(connection: sa.Connection, node: Node) -> Counters:
     if is_total:
         is_child = sa.and_(projects.c.parent_id.is_(None), child.c.project_id != TOTAL)
     query = (
-        sa.select(*_sums_of(child))
+        sa.select(*usages.sums_passed_on(child))
         .select_from(sa.join(child, projects, projects.c.project_id == child.c.project_id, isouter=is_total))
         .where(child.c.pod == node.pod, child.c.resource == node.resource, is_child)
     )
-    subtree, promised, metered = connection.execute(query).one()
-    return Counters(subtree=int(subtree or 0), promised=int(promised or 0), metered=int(metered or 0))
+    sums = zip(usages.PASSED_ON, connection.execute(query).one(), strict=True)
+    return Counters(**{name: int(amount or 0) for name, amount in sums})
 
 
 def link(connection: sa.Connection, usage_id: int, project_id: str, resource: str) -> None:

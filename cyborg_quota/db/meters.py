@@ -21,6 +21,7 @@ nothing has changed since, and ``C + S * B`` is computed. A row that was made af
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -47,8 +48,8 @@ def time_of(connection: sa.Connection, rows: Iterable[Row] = ()) -> int:
 
 def moved(
     rows: Mapping[UsageKey, Counters], then: Mapping[UsageKey, Counters], before: Edges, after: Edges, at: int
-) -> tuple[dict[UsageKey, int], dict[UsageKey, int]]:
-    """What a move in the tree at the second ``at`` adds to ``metered`` and to ``meter_base`` of these rows.
+) -> dict[UsageKey, Counters]:
+    """The counters ``then``, with the meters that a move in the tree at the second ``at`` makes of those of ``rows``.
 
     ``rows``, ``then``: the counters before and after, with those of the parents before and after. What was used until
     the move stays where it was used.
@@ -60,7 +61,10 @@ def moved(
             above = key._replace(project_id=edges.get(key.project_id) or TOTAL)
             if above in base and above != key:
                 base[above] -= entered
-    return metered, base
+    return {
+        key: dataclasses.replace(row, metered=row.metered + metered[key], meter_base=row.meter_base + base[key])
+        for key, row in then.items()
+    }
 
 
 def close_months(connection: sa.Connection, usage_ids: Sequence[int], at: int) -> bool:

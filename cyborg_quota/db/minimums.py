@@ -37,20 +37,16 @@ def spread(added: Mapping[K, int], rows: Mapping[K, Counters], upwards: Iterable
     for key, above in upwards:
         if above is not None and total[key]:
             row = rows[key]
-            before, after = (max(counted, row.minimum) for counted in (row.counted, row.counted + total[key]))
+            after = max(row.counted + total[key], row.minimum)
             # (Without a minimum, all of it is passed on, also if the counters have drifted.)
-            total[above] += after - before if row.minimum else total[key]
+            total[above] += after - row.passed_on if row.minimum else total[key]
     return total
 
 
 def moved(
     rows: Mapping[UsageKey, Counters], moving: Collection[UsageKey], before: Edges, after: Edges
 ) -> dict[UsageKey, Counters]:
-    """The counters of rows after those that are ``moving`` have left the rows above them, and have entered others.
-
-    ``before``, ``after``: the tree. What a row above counts besides them stays. Counters that have drifted may become
-    negative.
-    """
+    """The counters of rows after a move, but their meters: see charges.moved."""
     in_use = _changes({key: Counters(subtree=row.subtree) for key, row in rows.items()}, moving, before, after)
     counted = _changes(rows, moving, before, after)
     return {
@@ -106,5 +102,5 @@ def _passed_on(
     added: Counter[UsageKey] = Counter()
     for key, above in upwards:
         if key in moving and above is not None:
-            added[above] += sign * max(rows[key].counted, rows[key].minimum)
+            added[above] += sign * rows[key].passed_on
     return added

@@ -120,7 +120,9 @@ _DEFAULT: Final = "default"
 _BUDGET: Final = "budget"
 _IS_TOTAL: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{TOTAL}'")
 
-_VALUES: Final = ("value_1", "value_2", "value_3", "value_4", "value_5", "value_6")
+_COUNTERS: Final = usages.COUNTERS[:-1]
+"""All but the base of the meter."""
+_VALUES: Final = tuple(f"value_{number}" for number, _ in enumerate(_COUNTERS, 1))
 
 _ALL_PODS: Final[sa.ColumnElement[str]] = sa.literal_column("''")
 
@@ -244,7 +246,7 @@ def _query(dialect: Dialect, scope: Scope, which: Which) -> sa.CompoundSelect[An
         on_the_path = rows.where(sa.and_(on_path(columns["project_id"]), wanted(columns)))
         return [on_the_path, of_totals.where(wanted(columns)) if is_charged else of_totals]
 
-    counters = (usage.id, usage.generation, usage.minimum) if is_charged else usages.COUNTERS[:6]
+    counters = usages.NODE if is_charged else _COUNTERS
     rows = _columns(_USAGE, usage.project_id, usage.resource, usage.pod, *counters)
     known = projects_table.alias("known")
     is_known = sa.select(sa.literal_column("1")).where(known.c.project_id == edges.project_id).scalar_subquery()
@@ -356,7 +358,8 @@ def _paths(project_ids: Sequence[str], rows: Sequence[Any]) -> dict[str, Project
 
 
 def _node(row: Any, depth: int) -> usages.Node:
-    return usages.Node(row.value_1, row.project_id, row.resource, row.value_2, depth, row.pod, row.value_3)
+    usage_id, generation, *others = row[4 : 4 + len(usages.NODE)]
+    return usages.Node(usage_id, row.project_id, row.resource, generation, depth, row.pod, *others)
 
 
 _ZERO_ROW: Final = {

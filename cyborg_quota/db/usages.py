@@ -46,6 +46,8 @@ _usage = quota_usages.c
 ID: Final[Any] = _usage.id
 KEY: Final = (_usage.project_id, _usage.resource, _usage.pod)
 """The columns of a UsageKey, in its order."""
+NODE: Final = (_usage.id, _usage.generation, _usage.minimum)
+"""The columns of a Node, besides its key."""
 _NO_BOUND = 2**62
 """The bound of a charge that does not grow. One statement text thus serves all charges."""
 _NO_METER_BOUND: Final = 2**63 - 1
@@ -55,7 +57,7 @@ _NO_END: Final = 2**53
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """One usage row on the path from a project to its root. The root has depth 0."""
+    """One usage row on the path from a project to its root. The root has depth 0. NODE: the columns that it needs."""
 
     usage_id: int
     project_id: str
@@ -251,6 +253,15 @@ def lock_usage_row(connection: sa.Connection, node: Node) -> bool:
     return connection.execute(sa.update(quota_usages).where(*is_row).values(used=_usage.used)).rowcount == 1
 
 
+def sums_passed_on(child: sa.FromClause) -> list[sa.Label[Any]]:
+    """What these rows add to each counter (of PASSED_ON) of the row above them (see minimums.py)."""
+    row = child.c
+    counted = row.subtree + row.promised
+    passed_on = sa.case((counted < row.minimum, row.minimum), else_=counted)
+    sums = {"subtree": row.subtree, "promised": passed_on - row.subtree, "metered": row.metered}
+    return [sa.func.sum(sums[name]).label(name) for name in PASSED_ON]
+
+
 COUNTS_WHOLE: Final = _usage.pod == sa.literal_column("''")
 """The rows that count all pods."""
 
@@ -258,6 +269,8 @@ COUNTERS: Final = (
     _usage.used, _usage.reserved, _usage.subtree, _usage.promised, _usage.minimum, _usage.metered, _usage.meter_base
 )  # fmt: skip
 """The columns of Counters, in its order."""
+PASSED_ON: Final = ("subtree", "promised", "metered")
+"""The counters of a row that depend on the rows below it."""
 ROWS: Final = sa.select(ID, *COUNTERS)
 """The ids and the counters of rows."""
 _COUNTERS = sa.select(*KEY, *COUNTERS)

@@ -28,7 +28,6 @@ from cyborg_quota.subject import Subject
 from cyborg_quota.types import (
     ANY,
     RESERVED,
-    UNLIMITED,
     Claim,
     Counters,
     Headroom,
@@ -38,7 +37,6 @@ from cyborg_quota.types import (
     ResizeRequest,
     ResourceKey,
     Row,
-    Usage,
     UsageKey,
     UsageRecord,
     grouped,
@@ -121,9 +119,7 @@ class Rooms:
         for resource in sorted(resources):
             key = UsageKey(self.project_id, resource, self.pod or "")
             now = self.state.counters.get(key, Counters())
-            usage = Usage(limits.get(key, UNLIMITED), now.used, now.reserved)
-            record = UsageRecord(*key[:2], usage, self.fits.get(resource, Headroom(0)), self.pod)
-            records.append(dataclasses.replace(record, minimum=now.minimum, promised=now.promised))
+            records.append(UsageRecord.of(key, limits, now, self.fits.get(resource, Headroom(0))))
         return records
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import clock, meters, minimums, path_state, usages
+from cyborg_quota.db import charges, clock, path_state, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger import enforcement, transitions
@@ -21,9 +21,7 @@ from cyborg_quota.ledger.enforcers import Enforcers, Rooms
 from cyborg_quota.ledger.limit_source import LimitDriver, PathLimits
 from cyborg_quota.types import (
     MAX_AMOUNT,
-    UNLIMITED,
     Counters,
-    Headroom,
     Over,
     Page,
     TotalLimit,
@@ -209,22 +207,9 @@ class HeadroomReader:
         metrics = []
         for rooms in self._rooms_of(states, wanted, resources, budgets=budgets):
             for record in rooms.records(wanted.get(rooms.project_id, ()), limits):
-                usage, fitting = record.usage, record.headroom or Headroom(0)
                 key = UsageKey(record.project_id, record.resource)
                 row = rooms.state.counters.get(key, Counters())
-                fits = None if fitting.scope == "counter" else fitting.fits
-                bound = None if usage.limit == UNLIMITED else usage.limit
-                metric = ProjectMetrics(
-                    *key[:2],
-                    bound,
-                    usage.used,
-                    usage.reserved,
-                    row.subtree,
-                    fits,
-                    minimum=record.minimum or None,
-                    promised=record.promised or None,
-                    device_seconds_total=row.used_until(at),
-                )
+                metric = ProjectMetrics.of(record, row, at)
                 if (period := by_key.get(key)) is not None:
                     use, left = period.use(row, at), period.seconds_left(row, at)
                     metric = metric._replace(
@@ -236,9 +221,8 @@ class HeadroomReader:
     def totals_of(self, state: PathState) -> list[TotalLimit]:
         """The total limits in force, by resource. Does not read the ledger."""
         return [
-            TotalLimit(key.resource, limit, row.subtree, row.promised)
-            for key, limit in sorted((constraint.key, constraint.limit) for constraint in self._limits.totals(state))
-            for row in [state.counters.get(key, Counters())]
+            TotalLimit.of(resource, limit, state.counters)
+            for resource, limit in sorted((total.resource, total.limit) for total in self._limits.totals(state))
         ]
 
     def get_usages(self, project_id: str, resources: Collection[str]) -> dict[str, Usage]:
@@ -248,7 +232,7 @@ class HeadroomReader:
         names = sorted(held.union(resources))
         limits = self._limits.limits([state], names)
         keys = [UsageKey(project_id, name) for name in names]
-        return {key.resource: _usage(key, state.counters.get(key, Counters()), limits) for key in keys}
+        return {key.resource: UsageRecord.of(key, limits, state.counters.get(key, Counters())).usage for key in keys}
 
     def list_usages(self, project_id: str | None, page: Page, pod: str | None = None) -> list[UsageRecord]:
         """A page of the usage of all projects, or of one, as the database sorts them. Raises MarkerNotFound."""
@@ -262,7 +246,7 @@ class HeadroomReader:
             limits: Mapping[UsageKey, int] = self._limits.limits(states, {key.resource for key in rows})
         else:
             limits = dict(item for path in self._limits.bounds(states, ()) for item in path.by_key.items())
-        return [UsageRecord(*key[:2], usage=_usage(key, counters, limits), pod=pod) for key, counters in rows.items()]
+        return [UsageRecord.of(key, limits, counters) for key, counters in rows.items()]
 
     def _rooms_of(
         self,
@@ -296,11 +280,6 @@ def _moved(path: Sequence[str], stored: Sequence[PathState], at: int) -> PathSta
     }
     counters.update(stored[0].counters)
     moving = [key for key in counters if before.get(key.project_id) != after.get(key.project_id)]
-    moved = minimums.moved(counters, moving, before, after)
-    metered, _ = meters.moved(counters, moved, before, after, at)
-    moved = {key: dataclasses.replace(row, metered=row.metered + metered[key]) for key, row in moved.items()}
-    return dataclasses.replace(stored[0], project_ids=list(path), counters=moved)
-
-
-def _usage(key: UsageKey, counters: Counters, limits: Mapping[UsageKey, int]) -> Usage:
-    return Usage(limits.get(key, UNLIMITED), counters.used, counters.reserved)  # (in a pod, there need not be a limit)
+    return dataclasses.replace(
+        stored[0], project_ids=list(path), counters=charges.moved(counters, moving, before, after, at)
+    )

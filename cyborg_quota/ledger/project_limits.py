@@ -7,21 +7,19 @@ the usage rows itself compares them with the limits (db/charges.py).
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import clock, minimums, usages
+from cyborg_quota.db import clock, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.ledger import enforcement
 from cyborg_quota.ledger.enforcers import Enforcer
 from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.ledger.paths import PathCache
-from cyborg_quota.types import RESERVED, TOTAL, UNLIMITED, Constraint, Counters, ResourceKey, State, UsageKey
+from cyborg_quota.types import RESERVED, TOTAL, UNLIMITED, Constraint, ResourceKey, State, UsageKey
 from cyborg_quota.types.hours import BudgetPeriod
 
 
@@ -44,14 +42,6 @@ class Charge:
     def growing(self) -> dict[ResourceKey, int]:
         """The amounts that a limit may refuse."""
         return {key: amount for key, amount in self.amounts.items() if amount > 0}
-
-    def freed(self, counters: Mapping[UsageKey, Counters]) -> dict[UsageKey, int]:
-        """By how much less each row counts when the amounts have left the sender."""
-        pairs = itertools.pairwise((*self.sender, TOTAL))
-        upwards = [(UsageKey(name, *key), UsageKey(above, *key)) for name, above in pairs for key in self.growing]
-        left = {UsageKey(name, *key): -amount for name in self.sender[:1] for key, amount in self.growing.items()}
-        changes = minimums.spread(left, collections.defaultdict(Counters, counters), upwards)
-        return {key: -change for key, change in changes.items()}
 
     def postings(self, amounts: Mapping[ResourceKey, int], state: State) -> list[usages.Posting]:
         """The postings, with their bounds, that add these amounts to what is held in this state."""
@@ -152,7 +142,7 @@ class ProjectEnforcer(Enforcer):
             counters=counters,
             request=growing,
             path=path.project_ids,
-            freed=charge.freed(counters),
+            sender=charge.sender,
         )
         if violations := find(constraints):
             raise exceptions.OverQuota.of(violations) from None

@@ -179,9 +179,9 @@ class Amender:
         sent = transitions.amounts_by_state({row: -row.delta for row in rows}, self._enforcers.counters_of)
         keys = sorted({key for amounts in sent.values() for key in amounts})
         sending = self._paths.get(request.sender, keys)
-        # The rows above both (the total over all projects, too) grow only if the sender, or a project above it, has a
-        # minimum, which keeps what is sent away. If the sender moves meanwhile, the generations of the rows refuse
-        # ``sending``, and the call retries.
+        # The rows above both (the total over all projects, too) grow only by what the rows of the sender keep of what
+        # is sent away (charges.py). If the sender moves meanwhile, the generations of the rows refuse ``sending``, and
+        # the call retries.
         shared = {node.key for key in keys for node in sending.charged.get(key) or ()}
         charge, added = self._charge(request.receiver, {row: row.delta for row in rows})
         charge.sender = sending.project_ids

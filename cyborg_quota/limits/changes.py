@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 from cyborg_quota import exceptions
 from cyborg_quota.db import change_log, charges, dialects, overrides, pods, projects, usages
 from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.prepared import chunks
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.ledger.paths import until_stable
@@ -58,6 +59,9 @@ of [quota] retry_seconds (record 0028)."""
 
 MAX_MOVED_ROWS_OF_ONE_WRITER: Final = 20_000
 """The same on SQLite, where charges wait for the whole import."""
+
+BATCH_PROJECTS: Final = 500
+"""The number of projects that one transaction of move_projects moves. Charges of these projects wait for it."""
 
 MAX_OVERRIDES: Final = 100
 """The maximum number of overrides of one limit that have not ended: each is checked with each change of a limit."""
@@ -642,4 +646,46 @@ def find_moves(connection: Connection, limits: LimitDriver, wanted: Mapping[str,
         after.tree.initial_limits = limits.initial_limits
         problems = find_problems(limits, after, changes) + problems
     minimum_rules.refuse(problems, changes)
+    return changes
+
+
+def move_projects(
+    database: Database,
+    tree: Tree,
+    limits: LimitDriver,
+    wanted: Mapping[str, str | None],
+    author: Author,
+    *,
+    dry_run: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> list[RecordedChange]:
+    """Make the changes of find_moves, in batches, and return them. ``dry_run``: write nothing. Raises its errors.
+
+    ``progress`` is called with the size of each batch.
+    """
+
+    def find(connection: Connection) -> list[RecordedChange]:
+        return find_moves(connection, limits, wanted)
+
+    changes, last, done = database.read(find), 0, 0
+
+    def check(connection: Connection) -> None:
+        """Compare again if others have changed limits or the tree since the batch before."""
+        nonlocal last
+        before, last = last, change_log.generation(connection)
+        if last != before + 1 and isinstance(limits, DatabaseLimitDriver):
+            find(connection)
+
+    # A project is placed after its ancestors, so that no batch closes a cycle, whatever a later batch moves.
+    refuse = functools.partial(minimum_rules.refuse_move, limits)
+    for batch in () if dry_run else chunks(changes, BATCH_PROJECTS):
+        parents = {str(change.project_id): wanted[str(change.project_id)] for change in batch}
+        try:
+            tree.set_parents(parents, author, check, operation="import", refuse=refuse)
+        except exceptions.LimitRefused as refused:
+            outcome = f"{done} of {len(changes)} projects were added or moved." if done else "Nothing was changed."
+            raise exceptions.LimitRefused(refused.violations, changes[:done], outcome=outcome) from None
+        done += len(batch)
+        if progress is not None:
+            progress(len(batch))
     return changes

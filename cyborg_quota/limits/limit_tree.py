@@ -132,19 +132,6 @@ def rows(
         for resource in resources:
             limit = tree.limit(name, resource)
             limit = limit_if_missing if limit is None else limit
-            now = counters.get(UsageKey(name, resource), Counters())
-            tree_rows.append(
-                TreeRow(
-                    name,
-                    tree.parents.get(name),
-                    depth,
-                    resource,
-                    limit,
-                    now.used,
-                    now.subtree,
-                    now.reserved,
-                    now.minimum,
-                    now.promised,
-                )
-            )
+            key = UsageKey(name, resource)
+            tree_rows.append(TreeRow.of(key, tree.parents.get(name), depth, limit, counters.get(key, Counters())))
     return tree_rows

@@ -82,7 +82,23 @@ def beyond_capacity(caller: Any, resources: Iterable[str]) -> list[str]:
     ]
 
 
-def warnings_of_minimums(caller: Any, project_id: str, minimums: Mapping[str, int]) -> list[str]:
+def set_minimums(
+    caller: Any, project_id: str, minimums: Mapping[str, int], *, reason: str | None, dry_run: bool
+) -> tuple[list[RecordedChange], exceptions.LimitRefused | None, list[str]]:
+    """Set minimums. Returns the changes, the error of a dry run, and the warnings."""
+    refusal: exceptions.LimitRefused | None = None
+    try:
+        changes = caller.engine.limits.set_minimums(
+            caller.context, minimums, project_id, reason=reason, dry_run=dry_run
+        )
+    except exceptions.LimitRefused as refused:
+        if not dry_run:
+            raise
+        changes, refusal = refused.changes, refused
+    return changes, refusal, _warnings_of_minimums(caller, project_id, minimums)
+
+
+def _warnings_of_minimums(caller: Any, project_id: str, minimums: Mapping[str, int]) -> list[str]:
     """A sentence for each of these minimums that may not be reached: no limit bounds the siblings, or only one that is
     above the capacity. (The latter is for an admin only.)
     """

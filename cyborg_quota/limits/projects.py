@@ -9,12 +9,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, policy, validation
-from cyborg_quota.db import change_log, path_state, projects
-from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.prepared import chunks
+from cyborg_quota.db import path_state, projects
+from cyborg_quota.db.database import Database
 from cyborg_quota.ledger.history import History
 from cyborg_quota.limits import changes as limit_changes
-from cyborg_quota.limits import minimum_rules, tables
+from cyborg_quota.limits import tables
 from cyborg_quota.limits.changes import LimitChanges
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.subject import Subject, admin_call
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 
 MAX_LISTED_PROJECTS: Final = 500
 """The maximum number of projects in one call of list_holders or list_holdings."""
-
-BATCH_PROJECTS: Final = 500
-"""The number of projects that one transaction of import_projects moves. Charges of these projects wait for it."""
 
 
 class Projects(Subject):
@@ -223,10 +219,9 @@ class Projects(Subject):
 
         Other projects keep their parents. Works with all limit drivers, except those for which TreeReadOnly is raised.
         Runs in batches, one transaction each: call it again after an interruption. ``progress`` is called with the size
-        of each batch. ``dry_run`` writes nothing. Returns the changes. Raises InvalidName, ProjectRefused, and
-        LimitRefused if the driver is database and its enforcement model does not allow the limits below the new
-        parents, or if a limit there cannot keep what is promised to minimums; all of them before the first write, or
-        before a later batch if others have changed limits or the tree meanwhile: what the batches before it did stays.
+        of each batch. ``dry_run`` writes nothing. Returns the changes. Raises InvalidName, and what
+        limits.changes.find_moves raises; all of that before the first write, or before a later batch if others have
+        changed limits or the tree meanwhile: what the batches before it did stays.
         """
         self.require_own_tree()
         if not isinstance(parents, Mapping):
@@ -236,38 +231,9 @@ class Projects(Subject):
             for name, parent_id in parents.items()
         }
         author = Author() if dry_run else self._author(context, reason)
-
-        def find_moves(connection: Connection) -> list[RecordedChange]:
-            return limit_changes.find_moves(connection, self._source, wanted)
-
-        moves, last = self._database.read(find_moves), 0
-
-        def check(connection: Connection) -> None:
-            """Compare again if others have changed limits or the tree since the batch before."""
-            nonlocal last
-            before, last = last, change_log.generation(connection)
-            if last != before + 1 and isinstance(self._source, DatabaseLimitDriver):
-                find_moves(connection)
-
-        # A project is placed after its ancestors, so that no batch closes a cycle, whatever a later batch moves.
-        done = 0
-        for batch in () if dry_run else chunks(moves, BATCH_PROJECTS):
-            names = [str(change.project_id) for change in batch]
-            try:
-                self._tree.set_parents(
-                    {name: wanted[name] for name in names},
-                    author,
-                    check,
-                    operation="import",
-                    refuse=functools.partial(minimum_rules.refuse_move, self._source),
-                )
-            except exceptions.LimitRefused as refused:
-                outcome = f"{done} of {len(moves)} projects were added or moved." if done else "Nothing was changed."
-                raise exceptions.LimitRefused(refused.violations, moves[:done], outcome=outcome) from None
-            done += len(batch)
-            if progress is not None:
-                progress(len(batch))
-        return moves
+        return limit_changes.move_projects(
+            self._database, self._tree, self._source, wanted, author, dry_run=dry_run, progress=progress
+        )
 
 
 def _checked(project_ids: Collection[str]) -> list[str]:

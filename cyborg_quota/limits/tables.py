@@ -15,7 +15,7 @@ from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import budget_adjustments, budgets, limit_defaults, limit_overrides, project_limits
 from cyborg_quota.db.prepared import chunks, insert_many, put
 from cyborg_quota.tree import tables as tree
-from cyborg_quota.types import TOTAL, Counters, LimitRecord, Page, TotalLimit, UsageKey
+from cyborg_quota.types import TOTAL, LimitRecord, Page, TotalLimit, UsageKey
 from cyborg_quota.types.limits import Holding
 
 _OF_PROJECTS: Final = project_limits.c.project_id != TOTAL
@@ -32,7 +32,7 @@ HOLDING: Final[Sequence[Condition]] = (
 """Projects that have usage, a limit, or an override that has not ended."""
 
 COUNTING: Final[Sequence[Condition]] = (usages.COUNTING, *HOLDING[1:])
-"""The same, and those that have no usage but count something: what descendants hold, or what minimums keep there."""
+"""The same, and those that have no usage but count something."""
 
 BATCH_PROJECTS: Final = 100
 """How many projects ``holders`` reads, at least."""
@@ -141,11 +141,7 @@ def read_totals(connection: Connection) -> list[TotalLimit]:
     limit = project_limits.c
     query = sa.select(limit.resource, limit.hard_limit).where(limit.project_id == TOTAL).order_by(limit.resource)
     rows = usages.read(connection, [TOTAL])
-    return [
-        TotalLimit(resource, limit, now.subtree, now.promised)
-        for resource, limit in connection.execute(query)
-        for now in [rows.get(UsageKey(TOTAL, resource), Counters())]
-    ]
+    return [TotalLimit.of(resource, limit, rows) for resource, limit in connection.execute(query)]
 
 
 def set_limits(connection: Connection, limits: Mapping[UsageKey, int | None], known: Collection[UsageKey]) -> None:

@@ -112,29 +112,23 @@ def _move_usage(
     at = meters.time_of(connection)
     locked = charges.lock(connection, charges.in_lock_order(connection, rows, trees[0]))
     now = {key: locked[row_id] for key, row_id in rows.items() if row_id in locked}
-    then = minimums.moved(now, moving, *trees)
+    then = charges.moved(now, moving, *trees, at)
     for key, row in then.items():
         if (growth := row.counted - now[key].counted) > 0 and row.counted > MAX_COUNTED:
             # (The error names a project that moves: the caller of a charge may not know those above it, I8.)
             movers = sorted(one.project_id for one in moving if one.resource_key == key.resource_key)
             below = [name for name in movers if key.project_id in (name, TOTAL, *ancestors(name, trees[1]))]
             raise exceptions.MeterOverflow((below or movers)[0], key.resource, growth)
-    metered, base = meters.moved(now, then, *trees, at)
-    for chunk in chunks([rows[key] for key, amount in metered.items() if amount]):
+    for chunk in chunks([rows[key] for key, row in then.items() if row.metered != now[key].metered]):
         meters.close_months(connection, chunk, at)
     growing = minimums.growth_of_move(now, then, moving)
     if refuse is not None and growing:
         refuse(connection, growing)
     drifted = {key for key, counters in then.items() if counters.subtree < 0 or counters.promised < 0}
-    amounts = {
-        "subtree": {key: counters.subtree - now[key].subtree for key, counters in then.items() if key not in drifted},
-        "promised": {
-            key: counters.promised - now[key].promised for key, counters in then.items() if key not in drifted
-        },
-        "metered": {key: amount for key, amount in metered.items() if key not in drifted},
-        "meter_base": base,
-    }
-    for column, added in amounts.items():
-        usages.add_to_many(connection, column, {rows[key]: amount for key, amount in added.items() if amount})
+    for column in ("subtree", "promised", "metered", "meter_base"):
+        # (Those of a row that has drifted are recounted, but its base.)
+        changed = then.keys() if column == "meter_base" else then.keys() - drifted
+        added = {rows[key]: getattr(then[key], column) - getattr(now[key], column) for key in changed}
+        usages.add_to_many(connection, column, {row_id: amount for row_id, amount in added.items() if amount})
     usages.renew_generations(connection, [rows[key] for key in moving])
     charges.recount_upwards(connection, drifted)

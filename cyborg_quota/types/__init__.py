@@ -278,6 +278,11 @@ class Counters:
         """What a limit of the subtree bounds: see db/minimums.py."""
         return self.subtree + self.promised
 
+    @property
+    def passed_on(self) -> int:
+        """What it adds to ``counted`` of the row above."""
+        return max(self.counted, self.minimum)
+
     def __str__(self) -> str:
         promised = f", promised {self.promised}" if self.promised else ""
         return f"used {self.used}, reserved {self.reserved}, subtree {self.subtree}{promised}"
@@ -345,7 +350,7 @@ class UsageRecord:
 
     ``headroom`` is None if the list was read without it. ``pod``: the usage in this pod,
     and the limit there; None: in all. ``override``: the one that determines the limit. ``is_own``: it, or a limit, is
-    set for the project. Only get_detail reads these. ``minimum``, ``promised``: as of Counters; only with headrooms.
+    set for the project. Only get_detail reads these. ``minimum``, ``promised``: as of Counters.
     """
 
     project_id: str
@@ -357,6 +362,18 @@ class UsageRecord:
     is_own: bool = False
     minimum: int = 0
     promised: int = 0
+
+    @classmethod
+    def of(
+        cls, key: UsageKey, limits: Mapping[UsageKey, int], now: Counters, headroom: Headroom | None = None
+    ) -> UsageRecord:
+        """The record of a usage row. ``limits``: those that are set (in a pod, there need not be one)."""
+        usage = Usage(limits.get(key, UNLIMITED), now.used, now.reserved)
+        return cls(*key[:2], usage, headroom, key.pod or None, minimum=now.minimum, promised=now.promised)
+
+    def without_others(self) -> UsageRecord:
+        """The record without what other projects have (I8): those below it, which its own users may not see."""
+        return dataclasses.replace(self, promised=0)
 
     @property
     def lacks_limit(self) -> bool:
@@ -547,6 +564,12 @@ class TotalLimit:
     limit: int
     held: int
     promised: int = 0
+
+    @classmethod
+    def of(cls, resource: str, limit: int, counters: Mapping[UsageKey, Counters]) -> TotalLimit:
+        """The limit, with what the row of the total counts."""
+        now = counters.get(UsageKey(TOTAL, resource), Counters())
+        return cls(resource, limit, now.subtree, now.promised)
 
 
 @dataclasses.dataclass(frozen=True)

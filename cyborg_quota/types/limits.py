@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 from collections.abc import Callable, Mapping
 
-from cyborg_quota.types import UNLIMITED, Author, HistoryEntry, RecordedChange, UsageKey
+from cyborg_quota.types import UNLIMITED, Author, Counters, HistoryEntry, RecordedChange, UsageKey
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,6 +34,12 @@ class TreeRow:
     reserved: int = 0
     minimum: int = 0
     promised: int = 0
+
+    @classmethod
+    def of(cls, key: UsageKey, parent_id: str | None, depth: int, limit: int | None, now: Counters) -> TreeRow:
+        """The row of a project whose usage row counts this now."""
+        amounts = now.used, now.subtree, now.reserved, now.minimum, now.promised
+        return cls(key.project_id, parent_id, depth, key.resource, limit, *amounts)
 
     @property
     def hierarchical_usage(self) -> int:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cyborg_quota.types import ResourceKey, TotalLimit
+from cyborg_quota.types import UNLIMITED, Counters, Headroom, ResourceKey, TotalLimit, UsageRecord
 from cyborg_quota.types.capacity import ResourceUse
 
 
@@ -32,6 +32,23 @@ class ProjectMetrics(NamedTuple):
     budget_hours: float | None = None
     budget_spent_hours: float | None = None
     budget_seconds_left: int | None = None
+
+    @classmethod
+    def of(cls, record: UsageRecord, now: Counters, at: int) -> ProjectMetrics:
+        """The values of a usage row at the second ``at``, without those of a budget."""
+        usage, headroom = record.usage, record.headroom or Headroom(0)
+        return cls(
+            record.project_id,
+            record.resource,
+            None if usage.limit == UNLIMITED else usage.limit,
+            usage.used,
+            usage.reserved,
+            now.subtree,
+            None if headroom.scope == "counter" else headroom.fits,
+            record.minimum or None,
+            record.promised or None,
+            now.used_until(at),
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

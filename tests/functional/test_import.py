@@ -11,8 +11,8 @@ import fixtures as fx
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import projects
+from cyborg_quota.limits import changes as limit_changes
 from cyborg_quota.limits import document
-from cyborg_quota.limits import projects as projects_api
 from cyborg_quota.limits.changes import LimitChanges
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.models import StrictHierarchy
@@ -162,7 +162,7 @@ class TestBatches(ImportTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(projects_api, "BATCH_PROJECTS", 1)
+        self.patch(limit_changes, "BATCH_PROJECTS", 1)
         self.take("projects: [{id: p, limits: {gpu: 100}}, {id: c1, limits: {gpu: 50}}, {id: c2, limits: {gpu: 50}}]")
 
     def test_a_limit_is_lowered(self) -> None:

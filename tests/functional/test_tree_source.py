@@ -10,7 +10,7 @@ from typing import ClassVar
 from unittest import mock
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.limits import projects as limits_projects
+from cyborg_quota.limits import changes as limit_changes
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import StrictHierarchy
 from cyborg_quota.limits.sources.config import NoopLimitDriver
@@ -161,7 +161,7 @@ class TestImport(TreeSourceTestCase):
         self.charge_by_domain()
         wanted: Parents = {"dom": None, "p1": "team", "p2": "team", "team": "dom"}
 
-        with mock.patch.object(limits_projects, "BATCH_PROJECTS", 1):
+        with mock.patch.object(limit_changes, "BATCH_PROJECTS", 1):
             interrupt = mock.Mock(side_effect=KeyboardInterrupt)
             self.assertRaises(KeyboardInterrupt, self.import_tree, wanted, progress=interrupt)
             self.assert_invariants()
@@ -208,7 +208,7 @@ class TestImport(TreeSourceTestCase):
         chance = random.Random(7)
         names = [f"r{number}" for number in range(12)]
         # Parent and child change places: no batch closes a cycle, although each edge has a batch of its own.
-        with mock.patch.object(limits_projects, "BATCH_PROJECTS", 1):
+        with mock.patch.object(limit_changes, "BATCH_PROJECTS", 1):
             for edges in ({"r1": "r0", "r2": "r1"}, {"r2": None, "r1": "r2", "r0": "r1"}):
                 self.import_tree(edges)
                 self.by_noop.reserve(base.Context("r0"), {"gpu": 1})
@@ -219,7 +219,7 @@ class TestImport(TreeSourceTestCase):
             wanted: dict[str, str | None] = {}
             for index, name in enumerate(names):
                 wanted[name] = chance.choice([None, *names[max(0, index - 3) : index]]) if index % 7 else None
-            with mock.patch.object(limits_projects, "BATCH_PROJECTS", chance.randint(1, 5)):
+            with mock.patch.object(limit_changes, "BATCH_PROJECTS", chance.randint(1, 5)):
                 self.import_tree(wanted, progress=lambda _: self.assert_invariants())
             self.assertEqual({name: parent for name, parent in wanted.items() if parent is not None}, self.edges())
             self.by_noop.reserve(base.Context(chance.choice(names)), {"gpu": 1})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits, minimums and usage of a project, over all pods and in one, the defaults, and what would be granted."""
+"""The limits and usage of a project, over all pods and in one, the defaults, and what would be granted."""
 
 from __future__ import annotations
 
@@ -110,12 +110,12 @@ def _over(row: TreeRow) -> Json:
         "limit": row.limit,
         "in_use": row.used,
         "subtree": row.subtree,
-        **kept(row, "promised"),
+        **nonzero(row, "promised"),
     }
 
 
-def kept(record: Any, *names: str) -> Json:
-    """The minimum and what is promised to minimums, where there are any."""
+def nonzero(record: Any, *names: str) -> Json:
+    """Those of these amounts of a record that are not 0."""
     return {name: getattr(record, name) for name in names if getattr(record, name)}
 
 
@@ -200,7 +200,7 @@ def _detail(record: UsageRecord, *, is_stored: bool) -> Json:
         "bound_by": bound,
         "override": override and {"until": moment(override.until), "otherwise": override.otherwise},
         "in_force": _in_force(is_overridden=override is not None, is_own=record.is_own) if is_stored else None,
-        **kept(record, "minimum"),
+        **nonzero(record, "minimum"),
     }
 
 
@@ -258,27 +258,6 @@ def unset_limits(call: Call) -> None:
     operations.delete_limits(call, call.project_id, _pod(call, call.query), call.query.get("reason"))
 
 
-def set_minimums(call: Call) -> Json:
-    """PUT /v2/quotas/{project_id}/minimums"""
-    wanted, dry_run = call.body["minimums"], call.body.get("dry_run", False)
-    if any(wanted.values()):
-        call.require_project(call.project_id)
-    problems: list[str] = []
-    try:
-        changes = call.engine.limits.set_minimums(
-            call.context, wanted, call.project_id, reason=call.body.get("reason"), dry_run=dry_run
-        )
-    except exceptions.LimitRefused as refused:
-        if not dry_run:
-            raise
-        changes, problems = refused.changes, refused.problems
-    return {
-        "changes": [render("PlannedChange", change) for change in changes],
-        "problems": problems,
-        "warnings": operations.warnings_of_minimums(call, call.project_id, wanted),
-    }
-
-
 def check(call: Call) -> Json:
     """POST /v2/quotas/{project_id}/check"""
     pod = _pod(call, call.body)
@@ -294,7 +273,7 @@ def check(call: Call) -> Json:
             "reserved": over.reserved,
             "subtree": over.subtree,
             "message": str(over),
-            **kept(over, "promised"),
+            **nonzero(over, "promised"),
             **({"budget": render("BudgetUse", over.budget)} if over.budget else {}),
             **({} if pod is None else {"pod": over.pod}),
         }

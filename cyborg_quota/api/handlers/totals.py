@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from cyborg_quota.api.call import Call, Json
-from cyborg_quota.api.handlers.quotas import kept, refuse_below_usage, with_warnings
+from cyborg_quota.api.handlers.quotas import nonzero, refuse_below_usage, with_warnings
 
 
 def get_totals(call: Call) -> Json:
@@ -15,7 +15,7 @@ def get_totals(call: Call) -> Json:
     page = call.page(
         "quota",
         totals,
-        lambda total: {total.resource: {"limit": total.limit, "held": total.held, **kept(total, "promised")}},
+        lambda total: {total.resource: {"limit": total.limit, "held": total.held, **nonzero(total, "promised")}},
         lambda total: total.resource,
     )
     return {**page, "quota": {name: total for quota in page["quota"] for name, total in quota.items()}}

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from cyborg_quota import exceptions, policy
 from cyborg_quota.api.call import Call, Json
 from cyborg_quota.api.errors import Refused
-from cyborg_quota.api.handlers.quotas import kept
+from cyborg_quota.api.handlers.quotas import nonzero
 from cyborg_quota.limits import operations
 from cyborg_quota.types.limits import TreeRow
 
@@ -56,7 +56,7 @@ def _nodes(rows: Iterable[TreeRow]) -> list[Json]:
                 "in_use": row.used,
                 "hierarchical_usage": row.hierarchical_usage,
                 "subtree": row.subtree,
-                **kept(row, "minimum", "promised"),
+                **nonzero(row, "minimum", "promised"),
             }
             for row in own
         }
