@@ -34,8 +34,10 @@ After a crash before step 3 there is no limit, and the same call begins again.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
+import itertools
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -47,7 +49,7 @@ from cyborg_quota.db import dialects, maintenance, meters, minimums, path_state,
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of, chunks
 from cyborg_quota.db.usages import Posting
-from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, UsageKey, grouped
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, ResourceKey, UsageKey, grouped
 
 _MIN_TOGETHER: Final = 8
 """From this number of rows on, a few statements for all of them are faster than one for each."""
@@ -217,6 +219,17 @@ def lock(connection: sa.Connection, order: Iterable[Sequence[int]]) -> dict[int,
     for chunk in order:
         rows.update((row[0], Counters(*row[1:])) for row in statement.rows(connection, chunk, {}))
     return rows
+
+
+def freed(
+    sender: Sequence[str], counters: Mapping[UsageKey, Counters], amounts: Mapping[ResourceKey, int]
+) -> dict[UsageKey, int]:
+    """By how much less each row counts when these amounts have left a project. ``sender``: it and its ancestors."""
+    pairs = itertools.pairwise((*sender, TOTAL))
+    upwards = [(UsageKey(name, *key), UsageKey(above, *key)) for name, above in pairs for key in amounts]
+    left = {UsageKey(name, *key): -amount for name in sender[:1] for key, amount in amounts.items()}
+    changes = minimums.spread(left, collections.defaultdict(Counters, counters), upwards)
+    return {key: -change for key, change in changes.items()}
 
 
 def moved(

@@ -9,14 +9,12 @@ the counter.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import itertools
+import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from cyborg_quota import units
-from cyborg_quota.db import minimums
 from cyborg_quota.types import (
     MAX_AMOUNT,
     MAX_COUNTED,
@@ -43,16 +41,15 @@ def find_violations(
     request: Mapping[ResourceKey, int],
     path: Sequence[str] = (),
     *,
-    sender: Sequence[str] = (),
+    freed: Mapping[UsageKey, int] = types.MappingProxyType({}),
 ) -> list[Over]:
     """The constraints that ``request``, charged to ``project_id``, would violate; sorted.
 
     The usage of a descendant does not count against a constraint of scope ``project``. ``path``: the project and its
-    ancestors, whose minimums keep something for it. ``sender``: of a transfer, the project that holds the amounts, and
-    its ancestors.
+    ancestors, whose minimums keep something for it. ``freed``: by how much less each row counts
+    when a transfer has taken the amounts from its sender.
     """
     violations = []
-    freed = _freed(sender, counters, request)
     for constraint in constraints:
         key, scope, limit = constraint.key, constraint.scope, constraint.limit
         amount, is_own = request.get(key.resource_key, 0), scope in ("project", "counter")
@@ -64,17 +61,6 @@ def find_violations(
         if amount > kept and usage + amount - kept > limit:
             violations.append(Over.of(constraint, amount, now, project_id, kept))
     return sorted(violations, key=lambda over: (over, over.key))
-
-
-def _freed(
-    sender: Sequence[str], counters: Mapping[UsageKey, Counters], request: Mapping[ResourceKey, int]
-) -> Mapping[UsageKey, int]:
-    """By how much less each row counts when the amounts have left the sender of a transfer."""
-    pairs = itertools.pairwise((*sender, TOTAL))
-    upwards = [(UsageKey(name, *key), UsageKey(above, *key)) for name, above in pairs for key in request]
-    left = {UsageKey(name, *key): -amount for name in sender[:1] for key, amount in request.items()}
-    changes = minimums.spread(left, collections.defaultdict(Counters, counters), upwards)
-    return {key: -change for key, change in changes.items()}
 
 
 def _kept(

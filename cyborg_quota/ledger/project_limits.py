@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import clock, usages
+from cyborg_quota.db import charges, clock, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.ledger import enforcement
@@ -142,7 +142,7 @@ class ProjectEnforcer(Enforcer):
             counters=counters,
             request=growing,
             path=path.project_ids,
-            sender=charge.sender,
+            freed=charges.freed(charge.sender, counters, growing),
         )
         if violations := find(constraints):
             raise exceptions.OverQuota.of(violations) from None

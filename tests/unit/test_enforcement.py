@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oslotest import base
 
-from cyborg_quota.db import usages
+from cyborg_quota.db import charges, usages
 from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.db.usages import Node
 from cyborg_quota.exceptions import OverQuota
@@ -76,9 +76,8 @@ class TestTransfers(base.BaseTestCase):
             bounds = [Constraint(name, "gpu", limits[name], "subtree") for name in paths[receiver]]
             bounds.append(Constraint(TOTAL, "gpu", limits[TOTAL], "total"))
             request = {ResourceKey("gpu"): amount}
-            found = enforcement.find_violations(
-                receiver, bounds, before, request, paths[receiver], sender=paths[sender]
-            )
+            freed = charges.freed(paths[sender], before, request)
+            found = enforcement.find_violations(receiver, bounds, before, request, paths[receiver], freed=freed)
             expected = {
                 key.project_id: row.counted
                 for key, row in after.items()
