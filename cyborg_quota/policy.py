@@ -235,10 +235,6 @@ class Policy:
         self._enforcer: Any = None
         self._decided: tuple[int, dict[Any, bool]] = (0, {})  # those of one second
 
-    def may_set(self, context: Context, project_id: str, parent_id: str | None) -> bool:
-        """Whether the context may set this project's limit. Raises ConfigurationError for an invalid file."""
-        return self.permits(RULE, context, project_id, parent_id)
-
     def allows(self, context: Context, rule: str, project_id: str, parent_id: str | None = None) -> bool:
         """Whether the rule allows the context to do this with the project; an admin's context always."""
         return validation.is_admin(context) or self.permits(rule, context, project_id, parent_id)

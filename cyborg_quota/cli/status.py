@@ -97,11 +97,11 @@ class Checks(upgradecheck.UpgradeCommands):
 
         with open_database(self._conf, verified=False) as database:
             revision = schema.version(database)
-        if revision == schema.head():
+        if revision == schema.HEAD:
             return Result(SUCCESS, f"at revision {revision}")
         if revision is not None and revision not in schema.REVISIONS:
             return Result(WARNING, f"at revision {revision}, made by a newer release of cyborg_quota")
-        needed = f"this release needs {schema.head()}; run: cyborg-quota db sync"
+        needed = f"this release needs {schema.HEAD}; run: cyborg-quota db sync"
         return Result(FAILURE, f"at revision {revision or 'none'}, {needed}")
 
     def _engine(self) -> contextlib.closing[cyborg_quota.QuotaEngine]:

@@ -153,26 +153,18 @@ def read(
         follows = operator.gt if oldest_first else operator.lt
         is_next = sa.and_(_column.generation == generation, follows(_column.ordinal, ordinal))
         query = query.where(sa.or_(follows(_column.generation, generation), is_next))
-    return [_entry(row) for row in connection.execute(query)]
-
-
-def _entry(row: Any) -> HistoryEntry:
-    return HistoryEntry(
-        id=f"{row.generation}-{row.ordinal}",
-        at=row.created_at,
-        user_id=row.user_id,
-        user_project_id=row.user_project_id,
-        request_id=row.request_id,
-        action=f"{row.action} {row.subject}",
-        operation=row.operation,
-        **{name: getattr(row, name) for name in _OBJECT},
-        override_id=row.override_id,
-        starts_at=row.starts_at,
-        until=row.ends_at,
-        before=None if row.value_before is None else json.loads(row.value_before),
-        after=None if row.value_after is None else json.loads(row.value_after),
-        reason=row.reason,
-    )
+    return [
+        HistoryEntry(
+            id=f"{row.generation}-{row.ordinal}",
+            at=row.created_at,
+            action=f"{row.action} {row.subject}",
+            **{name: getattr(row, name) for name in (*_OBJECT, *_AUTHOR, "override_id", "starts_at", "reason")},
+            until=row.ends_at,
+            before=None if row.value_before is None else json.loads(row.value_before),
+            after=None if row.value_after is None else json.loads(row.value_after),
+        )
+        for row in connection.execute(query)
+    ]
 
 
 def purge(connection: sa.Connection, age_microseconds: int) -> int:

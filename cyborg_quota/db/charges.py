@@ -282,16 +282,6 @@ def renew_roots(connection: sa.Connection, resource: str) -> None:
     renew_rows(connection, path_state.rows_of_roots(connection, resource), {})
 
 
-def rows_of_totals(connection: sa.Connection) -> dict[UsageKey, int]:
-    """The ids of the rows of all totals."""
-    return usages.row_ids(connection, [TOTAL])
-
-
-def make_row_of_total(connection: sa.Connection, resource: str) -> None:
-    """Insert the row of a total, if there is none. The transaction must be serialized with changes of the tree."""
-    path_state.make_row(connection, UsageKey(TOTAL, resource))
-
-
 def count_totals(connection: sa.Connection, resources: Collection[str], meter_base: int = 0) -> None:
     """Set these totals, whose rows exist, to what all projects hold.
 
@@ -300,21 +290,10 @@ def count_totals(connection: sa.Connection, resources: Collection[str], meter_ba
     """
     if not resources:
         return
-    rows = {key: row_id for key, row_id in rows_of_totals(connection).items() if key.resource in resources}
+    rows = {key: row_id for key, row_id in usages.row_ids(connection, [TOTAL]).items() if key.resource in resources}
     renew_rows(connection, rows, {})
     for key, row_id in rows.items():
         node = usages.Node(row_id, key.project_id, key.resource, 0, 0)
         counted = maintenance.children_total(connection, node)
         metered = counted.metered + meter_base
         usages.set_counters(connection, row_id, dataclasses.replace(counted, metered=metered, meter_base=meter_base))
-
-
-def recount_total(connection: sa.Connection, resource: str) -> tuple[Counters, Counters]:
-    """Set a total, whose row exists, to what all projects hold. See ``count_totals``.
-
-    Returns the counters before and after.
-    """
-    key = UsageKey(TOTAL, resource)
-    before = usages.read(connection, [TOTAL], [key.resource_key]).get(key, Counters())
-    count_totals(connection, [resource], before.meter_base)
-    return before, usages.read(connection, [TOTAL], [key.resource_key]).get(key, Counters())

@@ -285,7 +285,9 @@ class Database:
             except Exception as error:
                 left_seconds = self._seconds_left(began)
                 is_over = left_seconds <= 0 and (retry > 0 or errors.took_long(error))
-                if is_over or not self._may_do_again(error):
+                # (On a read-only server only if this process has written before, a failover; else the URL is wrong.)
+                is_wrong_server = not self._pool.has_written and errors.is_read_only(error)
+                if is_over or is_wrong_server or not errors.may_do_again(error) or self._ended_a_scan(error):
                     raise
                 LOG.debug("Retrying a transaction: %s", errors.reason(error))
                 if self._pool.on_retry is not None:
@@ -308,11 +310,6 @@ class Database:
                 if self.dialect.no_single_statements:
                     LOG.warning(self.dialect.no_single_statements, errors.reason(error))
             return None
-
-    def _may_do_again(self, error: BaseException) -> bool:
-        """Retry on a read-only server only if this process has written before (a failover); else the URL is wrong."""
-        has_failed_over = self._pool.has_written or not errors.is_read_only(error)
-        return has_failed_over and errors.may_do_again(error) and not self._ended_a_scan(error)
 
     def _ended_a_scan(self, error: BaseException) -> bool:
         """Whether the error is the timeout of ``limit_scans``."""

@@ -141,28 +141,27 @@ def read(connection: sa.Connection, project_id: str, *, pod: str | None = None) 
 
     ``pod``: also the rows of this pod, or ("") of every pod. Their number grows with that of the pods.
     """
-    statement = _statement(dialects.of(connection), _which(pod))
-    rows = statement(connection, _arguments(pod, b_project=project_id)).all()
-    return states_of(*_tree(rows), [project_id])[0]
+    return states_of(*_tree(connection, "project", pod, b_project=project_id), [project_id])[0]
 
 
-def _which(pod: str | None) -> Which:
-    return "none" if pod is None else "one" if pod else "all"
-
-
-def _arguments(pod: str | None, **projects: Any) -> dict[str, Any]:
-    return {**projects, "b_pod": pod} if pod else projects
-
-
-def _tree(rows: Sequence[Any]) -> tuple[dict[str, str | None], PathState]:
-    """The parents, and a state without a path."""
+def _tree(
+    connection: sa.Connection, scope: Scope, pod: str | None, **projects: Any
+) -> tuple[dict[str, str | None], PathState]:
+    """The parents, and a state without a path. ``projects``: the parameters that name them."""
+    which: Which = "none" if pod is None else "one" if pod else "all"
+    parameters = {**projects, "b_pod": pod} if pod else projects
+    rows: Any
+    if scope == "project":
+        rows = _statement(dialects.of(connection), which)(connection, parameters).all()
+    else:
+        rows = connection.execute(_query(dialects.of(connection), scope, which), parameters).all()
     # (In the rows of the path, the column ``resource`` contains the id of the parent.)
     return {owner: parent_id for kind, owner, parent_id, *_ in rows if kind == _PATH}, _state(rows)
 
 
 def read_tree(connection: sa.Connection, pod: str | None = None) -> tuple[dict[str, str | None], PathState]:
     """The parents of all projects, and a state with the counters and limits of all, in one statement."""
-    return _tree(connection.execute(_query(dialects.of(connection), "tree", _which(pod)), _arguments(pod)).all())
+    return _tree(connection, "tree", pod)
 
 
 def read_states(
@@ -174,8 +173,7 @@ def read_states(
     a usage row, a limit of their own, or a budget. ``pod``: also the rows of this pod.
     """
     if project_ids is not None and len(project_ids) <= MAX_PROJECTS:
-        query = _query(dialects.of(connection), "projects", _which(pod))
-        parents, shared = _tree(connection.execute(query, _arguments(pod, b_projects=list(project_ids))).all())
+        parents, shared = _tree(connection, "projects", pod, b_projects=list(project_ids))
     else:
         parents, shared = read_tree(connection, pod)
     if project_ids is None:
@@ -386,28 +384,29 @@ def rows_of_roots(connection: sa.Connection, resource: str) -> dict[UsageKey, in
 
 
 def make_row(connection: sa.Connection, key: UsageKey) -> None:
-    """Insert a usage row of zeros. The transaction must have locked or added the project (``lock_many``)."""
+    """Insert a usage row of zeros, if there is none. The transaction must have locked or added the project
+    (``lock_many``); for a total, it must be serialized with changes of the tree.
+    """
     parameters = {f"b_{name}": value for name, value in key._asdict().items()}
     parameters = {"b_project": parameters.pop("b_project_id"), **parameters, "b_generation": usages.new_generation()}
     parameters["b_ends"] = clock.end_of_month(clock.read_second(connection))
     dialects.of(connection).insert_or_ignore(connection, quota_usages, _ZERO_ROW, parameters)
 
 
-def make_rows(connection: sa.Connection, path: ProjectPath, keys: Collection[ResourceKey]) -> None:
-    """Insert the usage rows that are missing along ``path``. Run this in a separate transaction.
+def make_rows(connection: sa.Connection, project_id: str, keys: Collection[ResourceKey]) -> None:
+    """Insert the usage rows that are missing along the path of a project. Run this in a separate transaction.
 
-    It also inserts the project as a root if it does not exist: it may have been removed since ``path`` was read. The
-    retry after ConcurrentChange must therefore read the path again.
+    It also inserts the project as a root if it does not exist. Raises ConcurrentChange if the path has changed.
     """
-    leaf = path.project_ids[0]
+    path = read_path(connection, project_id, keys)
     lacking = {
         UsageKey(project_id, *key)
         for key in path.missing(keys)
         for project_id in {*path.project_ids} - {node.project_id for node in path.rows.get(key, ())}
     }
-    unknown = () if path.is_known else (leaf,)
+    unknown = () if path.is_known else (project_id,)
     projects.lock_and_add(connection, {key.project_id for key in lacking}.union(unknown))
-    if read_path(connection, leaf, keys).project_ids != path.project_ids:
+    if read_path(connection, project_id, keys).project_ids != path.project_ids:
         raise ConcurrentChange
     for key in sorted(lacking):
         make_row(connection, key)

@@ -172,15 +172,12 @@ METERED: Final = _row.meter + _row.delta * clock.at
 """The meter of a reservation that ends, or that changes: see meters.py."""
 
 
-def _ending(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
-    return _from_state(size, *conditions).values({**ended(sa.bindparam("b_after")), "meter": METERED})
-
-
 _COMMIT = ListStatement(
     lambda size: _from_state(size, NOT_OVERDUE).values(state=sa.bindparam("b_after"), updated_at=clock.utc_now())
 )
-_END = ListStatement(_ending)
-_EXPIRE = ListStatement(lambda size: _ending(size, IS_OVERDUE))
+_ENDED: Final = {**ended(sa.bindparam("b_after")), "meter": METERED}
+_END = ListStatement(lambda size: _from_state(size).values(_ENDED))
+_EXPIRE = ListStatement(lambda size: _from_state(size, IS_OVERDUE).values(_ENDED))
 _EXTEND = ListStatement(
     lambda size: _from_state(size, NOT_OVERDUE).values(
         expire=clock.utc_after(sa.bindparam("b_ttl", type_=sa.BigInteger)), updated_at=clock.utc_now()

@@ -24,11 +24,8 @@ _READ_REVISION: Final = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608
 
 REVISIONS: Final = ("0001",)
 """All revisions, newest first. (Reading them through alembic takes longer than a whole command.)"""
-
-
-def head() -> str:
-    """The revision this code needs."""
-    return REVISIONS[0]
+HEAD: Final = REVISIONS[0]
+"""The revision that this code needs."""
 
 
 def version(database: Database) -> str | None:
@@ -73,7 +70,7 @@ def check(connection: Connection) -> None:
     if revision is None:
         raise exceptions.DatabaseNotInitialized
     if revision in REVISIONS[1:]:
-        raise exceptions.DatabaseBehind(revision, head())
+        raise exceptions.DatabaseBehind(revision, HEAD)
 
 
 def sync(database: Database) -> tuple[str | None, str]:
@@ -82,7 +79,7 @@ def sync(database: Database) -> tuple[str | None, str]:
     Raises DatabaseForeign, and changes nothing, if other tables with this project's table names exist.
     """
     before = version(database)
-    after = before if before is not None and (before == head() or before not in REVISIONS) else head()
+    after = before if before is not None and (before == HEAD or before not in REVISIONS) else HEAD
     if after != before:
         database.write(_upgrade)
     if database.read(database.dialect.missing_functions) and (lacking := database.write(_create_functions)):

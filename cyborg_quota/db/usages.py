@@ -382,13 +382,9 @@ def keeping(
     return {key: row for part in queries for key, row in _counters(connection, part).items()}
 
 
-def is_any_held(connection: sa.Connection, project_id: str) -> bool:
-    """Whether the project or a descendant has usage."""
-    return paging.exists(connection, _usage.project_id == project_id, _usage.subtree != 0)
-
-
 def delete_zeros(connection: sa.Connection, project_id: str) -> int:
-    """Delete the usage rows of the project whose counters are all 0. Returns the number of those that hold something.
+    """Delete the usage rows of the project whose counters are all 0. Returns the number of those that hold something:
+    the project or a descendant has usage, or a minimum.
 
     A row that is metered stays: the report has what a removed project has used.
     """

@@ -184,7 +184,7 @@ class Hours(EnforcedSubject):
         if validation.is_admin(context):
             return
         parent_id = projects.parent_of(connection, project_id)
-        if parent_id is not None and self._authority.may_set(context, project_id, parent_id):
+        if parent_id is not None and self._authority.permits(policy.RULE, context, project_id, parent_id):
             own, bounded = (
                 {budget.resource for budget in tables.read(connection, [name], resources)}
                 for name in (project_id, parent_id)

@@ -13,7 +13,7 @@ from cyborg_quota.db import change_log, charges, maintenance, path_state, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.paths import PathCache
-from cyborg_quota.types import TOTAL, Drift, UsageKey
+from cyborg_quota.types import TOTAL, Counters, Drift, UsageKey
 
 LOG = logging.getLogger(__name__)
 
@@ -63,12 +63,15 @@ class Healer:
     @staticmethod
     def _make_total(connection: Connection, resource: str) -> None:
         change_log.serialize(connection)
-        charges.make_row_of_total(connection, resource)
+        path_state.make_row(connection, UsageKey(TOTAL, resource))
 
     def _heal(self, key: UsageKey, is_orphan: bool, connection: Connection) -> Drift | None:
         if key.project_id == TOTAL:
             change_log.serialize(connection)
-            before, after = charges.recount_total(connection, key.resource)
+            which = connection, [TOTAL], [key.resource_key]
+            before = usages.read(*which).get(key, Counters())
+            charges.count_totals(connection, [key.resource], before.meter_base)
+            after = usages.read(*which).get(key, Counters())
         else:
             nodes = path_state.read_nodes(connection, key)
             if not nodes or not usages.lock_usage_row(connection, nodes[0]):

@@ -63,7 +63,7 @@ class PathCache:
             path = read(lambda connection: self.read(connection, project_id, keys, is_again=True))
             if not path.missing(keys):
                 return path
-            self._database.write(functools.partial(self._make, project_id, keys))
+            self._database.write(functools.partial(path_state.make_rows, project_id=project_id, keys=keys))
             self.forget(project_id)
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
@@ -116,6 +116,3 @@ class PathCache:
     def forget_all(self) -> None:
         """Clear the cache."""
         self._cached_paths.clear()
-
-    def _make(self, project_id: str, keys: Collection[ResourceKey], connection: Connection) -> None:
-        path_state.make_rows(connection, path_state.read_path(connection, project_id, keys), keys)

@@ -512,7 +512,7 @@ class Limits(Minimums):
         author = self._author(context, reason)
         with self._redacted(context):
             return self._changes.cancel_overrides(
-                named, author, lambda *project: self._authority.may_set(context, *project)
+                named, author, lambda *project: self._authority.permits(policy.RULE, context, *project)
             )
 
     # --- export and import ---

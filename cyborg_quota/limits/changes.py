@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import change_log, charges, dialects, overrides, pods, projects, usages
+from cyborg_quota.db import change_log, charges, dialects, overrides, path_state, pods, projects, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.ledger.history import History
@@ -427,12 +427,12 @@ class LimitChanges:
         def make_rows(connection: Connection) -> dict[UsageKey, int]:
             change_log.serialize(connection)
             for resource in given:
-                charges.make_row_of_total(connection, resource)
-            return charges.rows_of_totals(connection)
+                path_state.make_row(connection, UsageKey(TOTAL, resource))
+            return usages.row_ids(connection, [TOTAL])
 
         def write(connection: Connection) -> tuple[bool | None, RecordedChanges | None]:
             present = {total.resource: total.limit for total in tables.read_totals(connection)}
-            known, rows = present.keys(), charges.rows_of_totals(connection)
+            known, rows = present.keys(), usages.row_ids(connection, [TOTAL])
             if must_exist and (missing := wanted.keys() - known - {key.resource for key in rows}):
                 raise exceptions.TotalLimitNotFound(sorted(missing))
             new = set(given) - known

@@ -77,7 +77,7 @@ class Minimums(Projects):
 
     def _require_may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
         """Raise NotAuthorized unless the context may set limits and minimums of the project."""
-        if not self._authority.may_set(context, project_id, parent_id):
+        if not self._authority.permits(policy.RULE, context, project_id, parent_id):
             raise exceptions.NotAuthorized(
                 action, f"the context of an admin or of an administrator of the parent project (rule {policy.RULE})"
             )

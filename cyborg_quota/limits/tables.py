@@ -185,7 +185,7 @@ def forget_project(connection: Connection, project_id: str) -> bool:
     projects.lock_many(connection, [project_id])
     tree.set_parents(connection, {}, {project_id: None})
     is_left = usages.delete_zeros(connection, project_id)
-    if is_left or reservations.is_any_live(connection, project_id) or usages.is_any_held(connection, project_id):
+    if is_left or reservations.is_any_live(connection, project_id):
         return False
     for table in (project_limits, limit_overrides, budgets, budget_adjustments):
         connection.execute(sa.delete(table).where(table.c.project_id == project_id))

@@ -71,7 +71,7 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
     keeping = usages.keeping(connection, touched, {key.resource for key in moving})
     with_minimum = {key.resource_key for key, counters in keeping.items() if counters.minimum}
     changing = set(moving)
-    rows.update(charges.rows_of_totals(connection))
+    rows.update(usages.row_ids(connection, [TOTAL]))
     for key in moving:
         # (The meters of both parents change, also if one is above the other.)
         edges = (before.get(key.project_id), after.get(key.project_id))

@@ -72,7 +72,7 @@ class TestWithCyborg(quota.QuotaTestCase):
         self.assertEqual(
             {
                 "configuration": (SUCCESS, "every option of the files is read"),
-                "database": (SUCCESS, f"at revision {schema.head()}"),
+                "database": (SUCCESS, f"at revision {schema.HEAD}"),
                 "limits": (
                     SUCCESS,
                     "[limits] driver database answers; limits of a new project: fpga -1, fpga.fake -1",
@@ -147,7 +147,7 @@ class TestWithoutCyborg(cli_base.CliTestCase):
 
     def test_failures(self) -> None:
         url = fixtures.fresh_url("sqlite", "status")
-        empty = f"at revision none, this release needs {schema.head()}; run: cyborg-quota db sync"
+        empty = f"at revision none, this release needs {schema.HEAD}; run: cyborg-quota db sync"
         for text, statement, check, words in (
             ("[limits]\ndrivr = database", "", "configuration", "is no option"),
             ("[limits]\ndriver = none-such", "", "limits", "none-such"),
@@ -169,7 +169,7 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         """A newer schema gives a warning."""
         self.assertEqual(SUCCESS, self.check()["database"][0])
         self.run_sql(self.url, "UPDATE cyborg_quota_alembic_version SET version_num = 'ffff'")
-        restore = f"UPDATE cyborg_quota_alembic_version SET version_num = '{schema.head()}'"
+        restore = f"UPDATE cyborg_quota_alembic_version SET version_num = '{schema.HEAD}'"
         self.addCleanup(self.run_sql, self.url, restore)
         expected = WARNING, "at revision ffff, made by a newer release of cyborg_quota"
         self.assertEqual(expected, self.check()["database"])

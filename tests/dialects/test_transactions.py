@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from unittest import mock
 
 import sqlalchemy as sa
@@ -10,7 +11,7 @@ from oslo_db import exception as db_exc
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import models, path_state
-from cyborg_quota.types import ResourceKey
+from cyborg_quota.types import ResourceKey, UsageKey
 from tests import base, hooks
 
 KEYS = [ResourceKey("gpu"), ResourceKey("fpga")]
@@ -25,9 +26,8 @@ class TestTransactions(base.LedgerTestCase):
     def test_missing_rows_are_added_once(self) -> None:
         """An INSERT of a row that exists is ignored, and the row keeps its counters."""
         self.quotas.reserve(self.context, {"gpu": 2})
-        path = self.database.read(lambda connection: path_state.read_path(connection, "p1", KEYS))
-        for _ in range(2):
-            self.database.write(lambda connection: path_state.make_rows(connection, path, KEYS))
+        for key in [*KEYS, *KEYS]:
+            self.database.write(functools.partial(path_state.make_row, key=UsageKey("p1", *key)))
         self.assertEqual(2, self.database.read(lambda connection: connection.execute(COUNT).scalar_one()))
         self.assertEqual([(0, 2), (0, 0)], [self.figures(resource=key.resource) for key in KEYS])
 

@@ -150,7 +150,7 @@ class TestCluster(test_base.BaseTestCase):
                 error = self.assertRaises(exceptions.DatabaseUnavailable, schema.sync, database)
             self.assertIn("drop it if none does", str(error))
             admin.exec_driver_sql("DROP TABLE killed.cyborg_quota_sync")
-            self.assertEqual((None, schema.head()), schema.sync(database))
+            self.assertEqual((None, schema.HEAD), schema.sync(database))
 
     def a_sync_was_killed_on_the_same_node(self) -> None:
         """The next sync on the same node takes over the claim."""
@@ -160,7 +160,7 @@ class TestCluster(test_base.BaseTestCase):
             self.assertTrue(node)
             connection.exec_driver_sql(f"CREATE TABLE cyborg_quota_sync (id INTEGER PRIMARY KEY) COMMENT='{node}'")
         with mock.patch.object(mariadb, "SCHEMA_LOCK_SECONDS", 5):
-            self.assertEqual((None, schema.head()), schema.sync(fixtures.open_database(self, url)))
+            self.assertEqual((None, schema.HEAD), schema.sync(fixtures.open_database(self, url)))
         self.assertNotIn("cyborg_quota_sync", sa.inspect(sa.create_engine(url)).get_table_names())
 
     def a_stale_read(self) -> None:

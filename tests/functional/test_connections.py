@@ -194,7 +194,7 @@ class TestMariaDB(OutageTestCase):
         url = fixtures.fresh_url(self.backend, "named").replace("mysql", "mariadb", 1)
         database = fixtures.open_database(self, url)
         self.assertRaises(exceptions.DatabaseNotInitialized, fixtures.make_engine(url).check, base.ADMIN, {"gpu": 1})
-        self.assertEqual((None, schema.head()), schema.sync(database))
+        self.assertEqual((None, schema.HEAD), schema.sync(database))
         engine = fixtures.open_engine(self, url)
         uuids = engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq")
         # As two concurrent deliveries of one call do that have both found nothing.
@@ -370,7 +370,7 @@ class TestPool(base.LedgerTestCase):
         """One connection holds the lock of db sync, and the upgrade needs another one."""
         url = fixtures.fresh_url(self.backend, "alone")
         few = {"max_pool_size": 1, "max_overflow": 0, "pool_timeout_seconds": 1.0}
-        self.assertEqual((None, schema.head()), schema.sync(fixtures.open_database(self, url, **few)))
+        self.assertEqual((None, schema.HEAD), schema.sync(fixtures.open_database(self, url, **few)))
 
 
 class TestForkUnderLock(base.LedgerTestCase):

@@ -65,7 +65,7 @@ class TestFunctions(base.BackendTestCase):
         for name in DEFINITIONS:
             self.execute(f"DROP FUNCTION {name}")
         self.execute(f"REVOKE CREATE ON SCHEMA public FROM {self.user}")
-        self.assertEqual((schema.head(), schema.head()), self.sync())
+        self.assertEqual((schema.HEAD, schema.HEAD), self.sync())
         self.assertEqual(list(DEFINITIONS), self.missing())
         self.assertEqual(1, self.log.output.count("lacks privileges to create the functions"))
         self.assertIn("CREATE ON SCHEMA public", self.log.output)
@@ -75,10 +75,10 @@ class TestFunctions(base.BackendTestCase):
         self.assertEqual(1, self.log.output.count("Run cyborg-quota db sync"))
         self.assertNotIn("Traceback", self.log.output)
 
-        self.assertEqual((schema.head(), schema.head()), self.sync())
+        self.assertEqual((schema.HEAD, schema.HEAD), self.sync())
         self.assertEqual(2, self.log.output.count("lacks privileges to create the functions"))
         self.grant()
-        self.assertEqual((schema.head(), schema.head()), self.sync())
+        self.assertEqual((schema.HEAD, schema.HEAD), self.sync())
         self.assertEqual([], self.missing())
         self.attach(self.make_engine())
         self.assertEqual(1, self.log.output.count("Run cyborg-quota db sync"))
@@ -101,7 +101,7 @@ class TestFunctions(base.BackendTestCase):
 
     def test_a_user_that_may_create_them(self) -> None:
         """A refusal by a function is not logged: one of the reservations has been committed by another process."""
-        self.assertEqual((None, schema.head()), self.sync())
+        self.assertEqual((None, schema.HEAD), self.sync())
         self.assertEqual([], self.missing())
         engine, context = self.make_engine(), base.Context("p")
         self.attach(engine)

@@ -166,7 +166,7 @@ class TestPooled(PgBouncerTestCase):
             results = list(pool.map(schema.sync, databases))
         for database in databases:
             database.close()
-        self.assertEqual([schema.head()] * 2, [after for _, after in results])
+        self.assertEqual([schema.HEAD] * 2, [after for _, after in results])
 
 
 class TestOptionMissing(PgBouncerTestCase):

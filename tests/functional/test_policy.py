@@ -121,16 +121,16 @@ class TestOverrides(PolicyTestCase):
         self.set("physics", 20)
         made = self.make("higgs")
         asked: list[str | None] = []
-        may_set = policy.Policy.may_set
+        permits = policy.Policy.permits
 
-        def check_then_move(rule: policy.Policy, context: Any, project_id: str, parent_id: str | None) -> bool:
-            answer = may_set(rule, context, project_id, parent_id)
+        def check_then_move(policies: policy.Policy, rule: str, context: Any, *project: Any) -> bool:
+            answer = permits(policies, rule, context, *project)
             if not asked:
                 self.make_limited().limits.move_project(base.ADMIN, "higgs", "atlas")
-            asked.append(parent_id)
+            asked.append(project[1])
             return answer
 
-        self.patch(policy.Policy, "may_set", check_then_move)
+        self.patch(policy.Policy, "permits", check_then_move)
         self.assertFalse(self.may(self.parent, "higgs"))
         self.assertEqual(["physics", "atlas"], asked)
         self.admin.move_project(base.ADMIN, "higgs", "physics")
@@ -151,12 +151,12 @@ class TestPolicyFile(PolicyTestCase):
         self.write('"cyborg_quota:limit:set": "role:quota_manager"\n')
         manager = User("elsewhere", roles=["quota_manager"])
         rules = policy.Policy(self.conf)
-        self.assertTrue(rules.may_set(manager, "higgs", None))
+        self.assertTrue(rules.permits(policy.RULE, manager, "higgs"))
         self.rules.write_text('"cyborg_quota:limit:set": "role:somebody_else"\n')
         os.utime(self.rules, (2**31, 2**31))
         with mock.patch.object(cfg.ConfigOpts, "find_file", side_effect=AssertionError):
-            self.assertTrue(rules.may_set(manager, "higgs", None))
-        self.assertFalse(policy.Policy(self.conf).may_set(manager, "higgs", None))
+            self.assertTrue(rules.permits(policy.RULE, manager, "higgs"))
+        self.assertFalse(policy.Policy(self.conf).permits(policy.RULE, manager, "higgs"))
 
     def test_a_file_that_is_wrong(self) -> None:
         """And one whose rule binds admins too."""
