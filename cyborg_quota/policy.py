@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, TypeVar
 
 from oslo_config import cfg
@@ -196,17 +196,22 @@ def list_rules() -> list[Any]:
         policy.RuleDefault(name, check, description, scope_types=_SCOPES)
         for name, (check, description) in _PERSONAS.items()
     ]
-    calls = [
-        policy.DocumentedRuleDefault(name, check, description, _operations(made), scope_types=_SCOPES)
+    calls = {
+        name: (check, description, [*operations, *_generated(name, operations)])
         for name, (check, description, operations) in _CALLS.items()
-        # (Those of a subject that an installation does not have are made by no call.)
-        if (made := [*operations, *_generated(name, operations)])
+    }
+    documented = [
+        policy.DocumentedRuleDefault(
+            name,
+            check,
+            description,
+            [{"method": method, "path": path} for method, path in operations],
+            scope_types=_SCOPES,
+        )
+        for name, (check, description, operations) in {**_OF_PROGRAMS, **calls}.items()
+        if operations  # (Those of a subject that an installation does not have are made by no call.)
     ]
-    of_programs = [
-        policy.DocumentedRuleDefault(name, check, description, _operations(operations), scope_types=_SCOPES)
-        for name, (check, description, operations) in _OF_PROGRAMS.items()
-    ]
-    return [*of_programs, *personas, *calls]
+    return [*personas, *documented]
 
 
 def _generated(rule: str, known: Collection[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -217,10 +222,7 @@ def _generated(rule: str, known: Collection[tuple[str, str]]) -> list[tuple[str,
     return [route[:2] for route in routes if route.rule == rule and route[:2] not in known]
 
 
-def _operations(operations: Iterable[tuple[str, str]]) -> list[Any]:
-    return [{"method": method, "path": path} for method, path in operations]
-
-
+@dataclasses.dataclass(eq=False)
 class Policy:
     """Evaluates the rules. Without a configuration, only an admin's context is allowed.
 
@@ -230,10 +232,9 @@ class Policy:
     each check, so that the two rules of a GET would be a tenth of the processor time of the call.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts | None = None) -> None:
-        self._conf = conf
-        self._enforcer: Any = None
-        self._decided: tuple[int, dict[Any, bool]] = (0, {})  # those of one second
+    _conf: cfg.ConfigOpts | None = None
+    _enforcer: Any = None
+    _decided: tuple[int, dict[Any, bool]] = dataclasses.field(default_factory=lambda: (0, {}))  # those of one second
 
     def allows(self, context: Context, rule: str, project_id: str, parent_id: str | None = None) -> bool:
         """Whether the rule allows the context to do this with the project; an admin's context always."""
@@ -254,7 +255,11 @@ class Policy:
         target = {name: value for name, value in named.items() if value is not None}
         try:
             if self._enforcer is None:  # (Two threads may make one each.)
-                self._enforcer = _load(self._conf)
+                # (Made at the first use: the import takes 0.1 s, and few commands need it.)
+                enforcer = make_enforcer(self._conf)
+                enforcer.load_rules()
+                enforcer.use_conf = False  # (otherwise, each evaluation looks for the file in all directories)
+                self._enforcer = enforcer
             second = int(time.monotonic())
             if second != self._decided[0]:
                 self._decided = (second, {})
@@ -266,17 +271,6 @@ class Policy:
             return decisions[key]
         except (cfg.Error, ValueError, OSError, SyntaxError) as error:
             raise exceptions.ConfigurationError(f"[oslo_policy] policy_file cannot be used: {error}") from error
-
-
-def _load(conf: cfg.ConfigOpts) -> Any:
-    """An enforcer with the rules that the policy file has now.
-
-    It is made at the first use: the import takes 0.1 s, and few commands need it.
-    """
-    enforcer = make_enforcer(conf)
-    enforcer.load_rules()
-    enforcer.use_conf = False  # (otherwise, each evaluation looks for the file in all directories)
-    return enforcer
 
 
 def without_pods(records: Sequence[Named]) -> list[Named]:

@@ -65,7 +65,7 @@ def _version(run: base.Run) -> tuple[Any, ...]:
     from cyborg_quota.db import schema
 
     with open_database(run.conf, verified=False) as ledger_database:
-        return formats.Optional(schema.version(ledger_database)), schema.HEAD
+        return formats.Optional(ledger_database.read(schema.revision_of)), schema.HEAD
 
 
 Version = base.generate(

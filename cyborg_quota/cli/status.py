@@ -96,7 +96,7 @@ class Checks(upgradecheck.UpgradeCommands):
         from cyborg_quota.db import schema
 
         with open_database(self._conf, verified=False) as database:
-            revision = schema.version(database)
+            revision = database.read(schema.revision_of)
         if revision == schema.HEAD:
             return Result(SUCCESS, f"at revision {revision}")
         if revision is not None and revision not in schema.REVISIONS:

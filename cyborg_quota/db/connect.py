@@ -95,29 +95,6 @@ def _prepare_error(context: sa.engine.ExceptionContext) -> None:
         raise oslo_exc.DBError(context.sqlalchemy_exception or context.original_exception)
 
 
-_PROBE_SECONDS: Final = 2
-
-
-def answers(url: sa.URL, dialect: Dialect, settings: DatabaseSettings) -> bool:
-    """Whether the server accepts a new connection and answers SELECT 1, each within 2 s.
-
-    True also if it answers with an error, because then it is reachable. The connection is not from the pool: after an
-    outage the pool's connections are dead, and each probe would test only one of them.
-    """
-    probe_settings = dataclasses.replace(
-        settings, connect_timeout_seconds=_PROBE_SECONDS, statement_timeout_seconds=_PROBE_SECONDS
-    )
-    engine = make_engine(url, dialect, probe_settings)
-    try:
-        with translating_url_errors(), engine.connect() as connection:
-            connection.exec_driver_sql("SELECT 1")
-    except (oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
-        return not errors.is_unreachable(error)
-    finally:
-        engine.dispose()
-    return True
-
-
 _SSL_PASSWORD: Final = re.compile(r"sslpassword=('(?:[^'\\]|\\.)*'|\S*)")
 
 

@@ -38,6 +38,7 @@ Work = Callable[[Connection], T]
 
 _CONFLICT_WAIT_SHARE: Final = 48
 _MAX_DOUBLINGS: Final = 20
+_PROBE_SECONDS: Final = 2
 
 
 class Deadline(threading.local):
@@ -176,22 +177,36 @@ class Database:
 
     @property
     def location(self) -> str:
-        """The URL of the database without user, password and parameters."""
+        """The URL of the database without user, password and parameters; for log lines."""
         url = self._url
         return sa.URL.create(url.drivername, host=url.host, port=url.port, database=url.database).render_as_string()
 
     def ping(self) -> bool:
-        """Whether the server is reachable now. Makes one attempt, on a new connection, of a few seconds at most."""
-        return connect.answers(self._url, self.dialect, self._settings)
+        """Whether the server accepts a new connection and answers SELECT 1, each within 2 s.
+
+        True also if it answers with an error, because then it is reachable. The connection is not from the pool: after
+        an outage the pool's connections are dead, and each probe would test only one of them.
+        """
+        settings = dataclasses.replace(
+            self._settings, connect_timeout_seconds=_PROBE_SECONDS, statement_timeout_seconds=_PROBE_SECONDS
+        )
+        engine = connect.make_engine(self._url, self.dialect, settings)
+        try:
+            with connect.translating_url_errors(), engine.connect() as connection:
+                connection.exec_driver_sql("SELECT 1")
+        except (oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
+            return not errors.is_unreachable(error)
+        finally:
+            engine.dispose()
+        return True
 
     def close(self) -> None:
         """Close the connections. The next use opens new ones."""
         self._pool.close()
 
     def limit_scans(self, seconds: int) -> None:
-        """From now on, also the statements of ``untimed`` have a timeout, and no retry: they raise StatementTimeout.
-
-        SQLite has no timeout.
+        """From now on, the statements of ``untimed`` have a timeout too, and no retry: lists over all projects, and
+        audits, then raise StatementTimeout. (SQLite has no timeout.)
         """
         self._pool.scan_seconds = seconds
 
@@ -283,7 +298,7 @@ class Database:
             try:
                 return self._run_once(work, read)
             except Exception as error:
-                left_seconds = self._seconds_left(began)
+                left_seconds = began + self._settings.retry_seconds - time.monotonic()
                 is_over = left_seconds <= 0 and (retry > 0 or errors.took_long(error))
                 # (On a read-only server only if this process has written before, a failover; else the URL is wrong.)
                 is_wrong_server = not self._pool.has_written and errors.is_read_only(error)
@@ -302,7 +317,8 @@ class Database:
         except oslo_exc.DBDuplicateEntry:
             raise
         except (oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
-            if isinstance(error, sa_exc.TimeoutError) or (errors.took_long(error) and self._seconds_left(began) <= 0):
+            is_over = time.monotonic() >= began + self._settings.retry_seconds
+            if isinstance(error, sa_exc.TimeoutError) or (is_over and errors.took_long(error)):
                 raise
             LOG.debug("A single-statement transaction failed, using several statements: %s", errors.reason(error))
             if errors.code_of(error) in errors.NOT_EXECUTABLE:
@@ -315,10 +331,6 @@ class Database:
         """Whether the error is the timeout of ``limit_scans``."""
         is_scan = self._settings.statement_timeout_seconds is None and self._pool.scan_seconds is not None
         return is_scan and errors.code_of(error) in errors.CANCELED
-
-    def _seconds_left(self, began: float) -> float:
-        """The time until the deadline of retries."""
-        return began + self._settings.retry_seconds - time.monotonic()
 
     def _run_once(self, work: Work[T], read: bool) -> T:
         connections, cached = self._acquire()

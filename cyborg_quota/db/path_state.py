@@ -240,7 +240,7 @@ def _query(dialect: Dialect, scope: Scope, which: Which) -> sa.CompoundSelect[An
 
     def with_totals(rows: sa.Select[Any], columns: Columns) -> list[sa.Select[Any]]:
         """Those on the path, and those of the totals."""
-        of_totals = rows.where(_of_totals(columns))
+        of_totals = rows.where(columns["project_id"] == _IS_TOTAL, columns["pod"] == _ALL_PODS)
         on_the_path = rows.where(sa.and_(on_path(columns["project_id"]), wanted(columns)))
         return [on_the_path, of_totals.where(wanted(columns)) if is_charged else of_totals]
 
@@ -272,10 +272,6 @@ def _path_of(dialect: Dialect, scope: Scope) -> tuple[Any, Callable[[sa.ColumnEl
     path = projects.path_cte() if scope == "project" else projects.paths_cte()
     path_ids = sa.select(path.c.project_id)
     return path.c, lambda project_id: dialect.is_on_path(project_id, path_ids)
-
-
-def _of_totals(key: Columns) -> sa.ColumnElement[bool]:
-    return sa.and_(key["project_id"] == _IS_TOTAL, key["pod"] == _ALL_PODS)
 
 
 def _columns(
@@ -417,6 +413,7 @@ def read_nodes(connection: sa.Connection, key: UsageKey) -> tuple[usages.Node, .
     if key.project_id == TOTAL:
         usage = quota_usages.c
         query = sa.select(usage.id, usage.project_id, usage.resource, usage.generation)
-        rows = connection.execute(query.where(_of_totals(usage), usage.resource == key.resource))
+        is_row = usage.project_id == TOTAL, usages.COUNTS_WHOLE, usage.resource == key.resource
+        rows = connection.execute(query.where(*is_row))
         return tuple(usages.Node(*row, _TOTAL_DEPTH) for row in rows) or None
     return read_path(connection, key.project_id, [key.resource_key]).charged.get(key.resource_key)

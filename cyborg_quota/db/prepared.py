@@ -9,6 +9,7 @@ driver returns them: convert dates with ``clock.moment_of``.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,19 +33,15 @@ class Statement:
     def __call__(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> sa.CursorResult[Any]:
         prepared = self._prepared.get(type(connection.dialect))
         if prepared is None:
-            prepared = self._prepare(connection.dialect)
+            compiled: Any = self._make().compile(dialect=connection.dialect)
+            names = tuple(compiled.positiontup) if compiled.positional else None
+            constants = {name: value for name, value in compiled.params.items() if value is not None}
+            prepared = self._prepared[type(connection.dialect)] = (str(compiled), names, constants)
         text, names, constants = prepared
         values = {**constants, **parameters}
         if names is None:
             return connection.exec_driver_sql(text, values)
         return connection.exec_driver_sql(text, tuple([values[name] for name in names]))
-
-    def _prepare(self, dialect: sa.Dialect) -> tuple[str, tuple[str, ...] | None, dict[str, Any]]:
-        compiled: Any = self._make().compile(dialect=dialect)
-        names = tuple(compiled.positiontup) if compiled.positional else None
-        constants = {name: value for name, value in compiled.params.items() if value is not None}
-        prepared = self._prepared[type(dialect)] = (str(compiled), names, constants)
-        return prepared
 
 
 _MAX_VALUES: Final = 2048
@@ -56,6 +53,7 @@ def _names(size: int) -> tuple[str, ...]:
     return tuple([f"b_{index}" for index in range(size)])
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class ListStatement:
     """A statement over a list of values: ``build(size)`` makes it, with parameters ``b_0`` ... ``b_<size - 1>``.
 
@@ -63,11 +61,8 @@ class ListStatement:
     ``x IN (1, 2)``. So a dozen texts serve all lengths. A longer list is split into several statements, in order.
     """
 
-    __slots__ = ("_build", "_by_size")
-
-    def __init__(self, build: Callable[[int], sa.Executable]) -> None:
-        self._build = build
-        self._by_size: dict[int, Statement] = {}
+    _build: Callable[[int], sa.Executable]
+    _by_size: dict[int, Statement] = dataclasses.field(default_factory=dict)
 
     def execute(
         self, connection: sa.Connection, values: Sequence[Any], parameters: Mapping[str, Any]

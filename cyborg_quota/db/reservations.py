@@ -455,23 +455,6 @@ class NewReservation(NamedTuple):
 COLUMNS: Final = NewReservation._fields[:10]
 
 
-def to_row(row: NewReservation) -> Row:
-    """The inserted row as settling calls need it, for the cache. (Its id is not known, and not needed.)"""
-    return Row(
-        id=0,
-        uuid=row.uuid,
-        usage_id=row.usage_id,
-        project_id=row.project_id,
-        resource=row.resource,
-        delta=row.delta,
-        state=RESERVED,
-        overdue=False,
-        consumer=row.consumer_id,
-        provider_id=row.provider_id,
-        pod=row.pod,
-    )
-
-
 def columns_of(rows: Sequence[NewReservation]) -> tuple[str, ...]:
     """The columns that any of the rows sets: most callers set few, and each parameter costs time."""
     by_column = zip(COLUMNS, zip(*rows, strict=True), strict=False)  # (without the shared values)

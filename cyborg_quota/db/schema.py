@@ -28,13 +28,8 @@ HEAD: Final = REVISIONS[0]
 """The revision that this code needs."""
 
 
-def version(database: Database) -> str | None:
-    """The database's revision; None if it has no schema of this project. Raises DatabaseForeign."""
-    return database.read(revision_of)
-
-
 def revision_of(connection: Connection) -> str | None:
-    """Like ``version``, on an open connection."""
+    """The database's revision; None if it has no schema of this project. Raises DatabaseForeign."""
     revision = _recorded(connection)
     if revision is None:
         tables = set(sa.inspect(connection).get_table_names())
@@ -78,11 +73,12 @@ def sync(database: Database) -> tuple[str | None, str]:
 
     Raises DatabaseForeign, and changes nothing, if other tables with this project's table names exist.
     """
-    before = version(database)
+    before = database.read(revision_of)
     after = before if before is not None and (before == HEAD or before not in REVISIONS) else HEAD
     if after != before:
         database.write(_upgrade)
-    if database.read(database.dialect.missing_functions) and (lacking := database.write(_create_functions)):
+    dialect = database.dialect
+    if database.read(dialect.missing_functions) and (lacking := database.write(dialect.create_functions)):
         LOG.warning(
             "The user of [database] connection lacks privileges to create the functions of the ledger: %s. Without the"
             " functions, reserve and settle use several statements, which is slower. Grant the privileges, and run"
@@ -111,13 +107,6 @@ def _upgrade(connection: Connection) -> None:
         if revision_of(connection) is None:
             _drop_unfinished(connection)
         alembic.command.upgrade(alembic_config(connection), "head")
-
-
-def _create_functions(connection: Connection) -> list[str]:
-    """Create the functions that an upgrade could not create. Returns the privileges that are missing for it."""
-    dialect = dialects.of(connection)
-    with dialect.schema_lock(connection):
-        return dialect.create_functions(connection)
 
 
 def _drop_unfinished(connection: Connection) -> None:

@@ -435,13 +435,8 @@ def _add(column: str) -> ListStatement:
 
 
 def add_to_many(connection: sa.Connection, column: str, amounts: Mapping[int, int]) -> None:
-    """Add an amount to ``subtree`` or ``promised`` of each row, by id. The transaction must have locked the rows."""
+    """Add an amount to this counter of each row, by id. The transaction must have locked the rows."""
     update_each(connection, _add(column), amounts)
-
-
-def set_minimum(connection: sa.Connection, usage_id: int, minimum: int) -> None:
-    """Set the minimum of a row. The transaction must have locked it, and must renew its generation."""
-    connection.execute(sa.update(quota_usages).where(_usage.id == usage_id).values(minimum=minimum))
 
 
 # Generations are random. After a restore from a backup, or the promotion of a lagging replica, a row may get the id of

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -38,16 +39,16 @@ def until_stable(attempt: Callable[[], T | None]) -> T:
     raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
 
+@dataclasses.dataclass(eq=False)
 class PathCache:
     """Paths by project. ``get`` creates the usage rows that a path lacks, so that it can be charged.
 
     ``budgets``: Enforcers.budgets, with which the driver replaces it.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self.budgets: ReadBudgets = lambda _connection, _project_ids, _resources: ((), None)
-        self._cached_paths: dict[str, ProjectPath] = {}
+    _database: Database
+    budgets: ReadBudgets = dataclasses.field(default=lambda _connection, _project_ids, _resources: ((), None))
+    _cached_paths: dict[str, ProjectPath] = dataclasses.field(default_factory=dict)
 
     def get(self, project_id: str, keys: Collection[ResourceKey], *, is_again: bool = False) -> ProjectPath:
         """The path of ``project_id``, with usage rows for all ``keys``. Raises DatabaseUnavailable.

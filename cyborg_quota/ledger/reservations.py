@@ -74,7 +74,7 @@ class Reservations:
         total = 0
         position: ExpiryPosition | None = None
         while True:
-            rows, end = self.expire_after(position)
+            rows, end = self._settler.write(functools.partial(self.expire_after, position))
             total += len(rows)
             if rows and progress is not None:
                 progress(len(rows))
@@ -82,15 +82,13 @@ class Reservations:
                 return total
             position = end
 
-    def expire_after(self, position: ExpiryPosition | None) -> tuple[Sequence[Row], ExpiryPosition | None]:
+    def expire_after(
+        self, position: ExpiryPosition | None, connection: Connection
+    ) -> tuple[Sequence[Row], ExpiryPosition | None]:
         """Expire the next batch. Returns its rows and the position of its end."""
-
-        def work(connection: Connection) -> tuple[Sequence[Row], ExpiryPosition | None]:
-            rows, end = history.overdue_after(connection, position, self._batch_rows, self._settler.grace)
-            self._settler.expire(connection, rows)
-            return rows, end
-
-        return self._settler.write(work)
+        rows, end = history.overdue_after(connection, position, self._batch_rows, self._settler.grace)
+        self._settler.expire(connection, rows)
+        return rows, end
 
     def purge(self, age_microseconds: int, progress: Callable[[int], None] | None) -> int:
         """Purge rows that are older than ``age_microseconds``. Returns the number of rows removed.

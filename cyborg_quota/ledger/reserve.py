@@ -155,7 +155,7 @@ class Reserver:
         if isinstance(result, InventoryClaim):
             raise Refused(result.inventory_id)
         if result and is_limited:
-            self._settler.reservation_cache.remember(reservations.to_row(row) for row in rows)
+            self._settler.reservation_cache.remember(rows)
         elif result:
             for enforcer in enforcers:
                 enforcer.finish(pending)

@@ -23,12 +23,13 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import charges, inventories, meters, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry, Work
 from cyborg_quota.db.errors import ConcurrentChange
+from cyborg_quota.db.reservations import NewReservation
 from cyborg_quota.db.usages import Node, Posting
 from cyborg_quota.ledger import transitions
 from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.ledger.transitions import Call, CountersOf, Move, Plan
 from cyborg_quota.safe_repr import amounts
-from cyborg_quota.types import LIVE_STATES, InventoryKey, Row, Selection, UsageKey, grouped, summed
+from cyborg_quota.types import LIVE_STATES, RESERVED, InventoryKey, Row, Selection, UsageKey, grouped, summed
 
 LOG = logging.getLogger(__name__)
 
@@ -57,16 +58,28 @@ class ReservationCache:
     _rows: dict[str, Row] = dataclasses.field(default_factory=dict)
     _by_consumer: dict[tuple[str, str], tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
-    def remember(self, rows: Iterable[Row]) -> None:
-        """Add rows that were just reserved."""
+    def remember(self, rows: Iterable[NewReservation]) -> None:
+        """Add rows that were just reserved, as settling calls need them. (Their ids are not known, and not needed.)"""
         if len(self._rows) > _MAX_CACHED_ROWS:
             self._rows.clear()
             self._by_consumer.clear()
         by_consumer: dict[tuple[str, str], list[str]] = {}
         for row in rows:
-            self._rows[row.uuid] = row
-            if row.consumer is not None:
-                by_consumer.setdefault((row.project_id, row.consumer), []).append(row.uuid)
+            self._rows[row.uuid] = Row(
+                id=0,
+                uuid=row.uuid,
+                usage_id=row.usage_id,
+                project_id=row.project_id,
+                resource=row.resource,
+                delta=row.delta,
+                state=RESERVED,
+                overdue=False,
+                consumer=row.consumer_id,
+                provider_id=row.provider_id,
+                pod=row.pod,
+            )
+            if row.consumer_id is not None:
+                by_consumer.setdefault((row.project_id, row.consumer_id), []).append(row.uuid)
         self._by_consumer.update((key, tuple(uuids)) for key, uuids in by_consumer.items())
 
     def take(self, selection: Selection) -> Sequence[Row] | None:

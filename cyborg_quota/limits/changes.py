@@ -111,15 +111,14 @@ def read_all(database: Database, initial_limits: InitialLimits) -> StoredLimits:
     return database.write(serialized)
 
 
+@dataclasses.dataclass(eq=False)
 class LimitChanges:
     """Sets limits, and adds and moves projects, as the enforcement model allows. All raise DatabaseUnavailable."""
 
-    def __init__(self, database: Database, tree: Tree, limits: DatabaseLimitDriver, history: History) -> None:
-        self._database = database
-        self._tree = tree
-        self._limits = limits
-        self._history = history
-        self._refuse_move: moves.Refuse = functools.partial(minimum_rules.refuse_move, limits)
+    _database: Database
+    _tree: Tree
+    _limits: DatabaseLimitDriver
+    _history: History
 
     # --- limits of projects ---
 
@@ -182,7 +181,7 @@ class LimitChanges:
                 equal = _equal_to(override, family.overrides, has_start=span[0] is not None)
                 new += [] if equal else [override]
                 equal_or_new.append(equal or override)
-            changes = [made(override) for override in new]
+            changes = [RecordedChange.of_override(override) for override in new]
             after = Timeline(family.tree, [*family.overrides, *new], now)
             check_number(after.overrides, new)
             minimum_rules.refuse(self._problems(connection, family, after, changes, force=force), changes)
@@ -207,7 +206,7 @@ class LimitChanges:
                     raise exceptions.OverrideNotFound(override_id)
             ended = [by_id[override_id] for override_id in sorted(set(ids))]
             left = [override for override in family.overrides if override not in ended]
-            changes = [cancelled(override) for override in ended]
+            changes = [RecordedChange.of_override(override, is_cancelled=True) for override in ended]
             # (An override ends by itself anyway, whatever the minimums are.)
             minimum_rules.refuse(
                 find_problems(self._limits, dataclasses.replace(family, overrides=left), changes), changes
@@ -311,7 +310,8 @@ class LimitChanges:
             problems = self._problems(connection, dataclasses.replace(after, tree=before), after, [change])
             minimum_rules.refuse(problems, [change])
 
-        self._tree.set_parents({project_id: parent_id}, author, check, refuse=self._refuse_move)
+        refuse = functools.partial(minimum_rules.refuse_move, self._limits)
+        self._tree.set_parents({project_id: parent_id}, author, check, refuse=refuse)
 
     def remove(self, project_id: str, author: Author) -> None:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
@@ -335,7 +335,7 @@ class LimitChanges:
                 RecordedChange.of_limit(project_id, key.resource_key, limit, None)
                 for key, limit in sorted(limits.items())
             ]
-            changes += [cancelled(override) for override in live]
+            changes += [RecordedChange.of_override(override, is_cancelled=True) for override in live]
             changes += [
                 RecordedChange("delete budget", project_id, resource, {"hours": hours}, None)
                 for resource, hours in budgets.items()
@@ -391,7 +391,8 @@ class LimitChanges:
             # Before the moves, which lock usage rows.
             recorded = change_log.record(connection, author, changes, operation=operation)
             overrides.insert(connection, planned.overrides[len(live) :])
-            _write(connection, before.project_limits, changes, self._refuse_move)
+            refuse = functools.partial(minimum_rules.refuse_move, self._limits)
+            _write(connection, before.project_limits, changes, refuse)
             return [*changes, *following], recorded
 
         change = functools.partial(self._history.change, defaults=wanted.defaults, dry_run=dry_run)
@@ -471,7 +472,7 @@ def plan(
     after, changes = document.apply(before, wanted)
     first = (generation, len(changes))
     new = made_by_import(wanted.new_overrides, live, now, first)
-    return Timeline(after, [*live, *new], now), [*changes, *map(made, new)]
+    return Timeline(after, [*live, *new], now), [*changes, *map(RecordedChange.of_override, new)]
 
 
 def _project_of(connection: Connection, override_id: str) -> tuple[str | None, str | None]:
@@ -521,16 +522,6 @@ def _equal_to(new: LimitOverride, present: Iterable[LimitOverride], *, has_start
     return last if is_same_start else None
 
 
-def made(one: LimitOverride) -> RecordedChange:
-    """The change for the history: the override was made."""
-    return RecordedChange("set override", one.project_id, one.resource, None, one.limit, one)
-
-
-def cancelled(one: LimitOverride) -> RecordedChange:
-    """The change for the history: the override was cancelled, or its project was removed."""
-    return RecordedChange("cancel override", one.project_id, one.resource, one.limit, None, one)
-
-
 def made_by_import(
     wanted: Sequence[NewOverride],
     live: Iterable[LimitOverride],
@@ -544,12 +535,18 @@ def made_by_import(
     ``first``: the generation of the import, and the number of the first override among its changes.
     """
     lasting = [new for new in wanted if new.until > now]
-    present = collections.Counter((_what(override), override.starts_at) for override in live)
-    left = [new for new in lasting if new.starts_at is None or not _take(present, (_what(new), new.starts_at))]
+    present: collections.Counter[Any] = collections.Counter((_what(override), override.starts_at) for override in live)
+    left = []
+    for new in lasting:
+        if present[_what(new), new.starts_at]:  # (none of them has the start None)
+            present[_what(new), new.starts_at] -= 1
+        else:
+            left.append(new)
     begun = collections.Counter(what for what, starts_at in present.elements() if starts_at <= now)
     new_overrides: list[LimitOverride] = []
     for new in left:
-        if new.starts_at is None and _take(begun, _what(new)):
+        if new.starts_at is None and begun[_what(new)]:
+            begun[_what(new)] -= 1
             continue
         starts_at = new.starts_at or now
         check_span(starts_at, new.until, now)
@@ -562,14 +559,6 @@ def made_by_import(
 
 def _what(override: LimitOverride | NewOverride) -> tuple[object, ...]:
     return override.project_id, override.resource, override.limit, override.until
-
-
-def _take(counts: collections.Counter[Any], key: object) -> bool:
-    """Remove one; False if there is none."""
-    if not counts[key]:
-        return False
-    counts[key] -= 1
-    return True
 
 
 def _too_many(connection: Connection, changes: Iterable[RecordedChange]) -> list[Violation]:

@@ -153,10 +153,7 @@ def preview(
             made = interface.set_overrides(
                 caller.elevated, limits, project_id, until, start=start, dry_run=True, force=force
             )
-            changes = [
-                RecordedChange("set override", override.project_id, override.resource, None, override.limit, override)
-                for override in made
-            ]
+            changes = [RecordedChange.of_override(override) for override in made]
         else:
             wanted = _document(interface.list_projects(caller.elevated), limits, project_id, pod)
             changes = interface.import_limits(caller.elevated, wanted, dry_run=True, force=force)

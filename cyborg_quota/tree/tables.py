@@ -19,7 +19,7 @@ recounted, as at a release.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 import sqlalchemy as sa
 
@@ -64,10 +64,14 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
     if any(now.get(project_id) != stored.get(project_id) for project_id in touched):
         raise ConcurrentChange
     present = usages.row_ids(connection, touched)
-    rows = _insert_missing_rows(connection, present, moved, new_ancestors)
-    projects.set_parents(connection, moved)
-    # (The rows that were just inserted are zero, so their usage need not move.)
+    # (The rows that are inserted below are zero, so their usage need not move.)
     moving = [key for key in present if key.project_id in moved]
+    # Rule 3 requires these rows at the new ancestors. (Rule 2 excludes concurrent inserts.)
+    needed = {key._replace(project_id=name) for key in moving for name in new_ancestors[key.project_id]}
+    missing = sorted(needed - set(present))
+    usages.insert_zeros(connection, missing)
+    rows = {**present, **usages.row_ids(connection, {key.project_id for key in missing})}
+    projects.set_parents(connection, moved)
     keeping = usages.keeping(connection, touched, {key.resource for key in moving})
     with_minimum = {key.resource_key for key, counters in keeping.items() if counters.minimum}
     changing = set(moving)
@@ -85,17 +89,6 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
     # (These rows exist, unless one was deleted by hand; heal recreates it.)
     changed = {key: rows[key] for key in changing if key in rows}
     _move_usage(connection, changed, moving, (before, after), refuse)
-
-
-def _insert_missing_rows(
-    connection: sa.Connection, rows: Mapping[UsageKey, int], moved: Collection[str], above: Mapping[str, Sequence[str]]
-) -> dict[UsageKey, int]:
-    """Insert the usage rows that rule 3 requires at the new ancestors. (Rule 2 excludes concurrent inserts.)"""
-    moving = [key for key in rows if key.project_id in moved]
-    needed = {key._replace(project_id=ancestor) for key in moving for ancestor in above[key.project_id]}
-    missing = sorted(needed - set(rows))
-    usages.insert_zeros(connection, missing)
-    return {**rows, **usages.row_ids(connection, {key.project_id for key in missing})}
 
 
 def _move_usage(

@@ -206,11 +206,6 @@ class ResizeRequest(NamedTuple):
     expected: Mapping[str, int]
     sees_all: bool
 
-    @property
-    def uuid(self) -> str | None:
-        """The UUID of the reservation; None: a consumer is resized."""
-        return self.selection.uuids[0] if self.selection.uuids else None
-
 
 class TransferRequest(NamedTuple):
     """The arguments of a transfer: two different projects, and the consumer whose live reservations it moves."""
@@ -555,10 +550,7 @@ class LimitRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TotalLimit:
-    """The limit of a resource over all projects. ``held``: used + reserved of all projects.
-
-    ``promised``: what minimums keep beyond that.
-    """
+    """The limit of a resource over all projects. ``held``: used + reserved; ``promised``: what minimums keep beyond."""
 
     resource: str
     limit: int
@@ -663,6 +655,13 @@ class RecordedChange:
         """The change of a limit of a project, or of a default (None)."""
         action = "unset limit" if after is None else "set limit"
         return cls(action, project_id, key.resource, before, after, pod=key.pod or None)
+
+    @classmethod
+    def of_override(cls, override: LimitOverride, *, is_cancelled: bool = False) -> RecordedChange:
+        """The override was made; or it was cancelled, or its project was removed."""
+        action = "cancel override" if is_cancelled else "set override"
+        before, after = (override.limit, None) if is_cancelled else (None, override.limit)
+        return cls(action, override.project_id, override.resource, before, after, override)
 
     @classmethod
     def of_parent(cls, project_id: str, parents: Mapping[str, str | None], parent_id: str | None) -> RecordedChange:

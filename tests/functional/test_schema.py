@@ -65,9 +65,9 @@ class TestSync(SchemaTestCase):
     """A new schema, a current one, a newer one, an incomplete one."""
 
     def test_new_and_current(self) -> None:
-        self.assertIsNone(schema.version(self.database))
+        self.assertIsNone(self.database.read(schema.revision_of))
         self.assertEqual((None, schema.HEAD), schema.sync(self.database))
-        self.assertEqual(schema.HEAD, schema.version(self.database))
+        self.assertEqual(schema.HEAD, self.database.read(schema.revision_of))
         self.assert_works()
         before = self.shape()
 
@@ -169,7 +169,7 @@ class TestForeignTables(SchemaTestCase):
         engine = self.make_engine()
         for call, args in (
             (schema.sync, (self.database,)),
-            (schema.version, (self.database,)),
+            (self.database.read, (schema.revision_of,)),
             (engine.reserve, (base.ADMIN, {"gpu": 1})),
             (engine.get_usages, (base.ADMIN,)),
             (engine.audit, (base.ADMIN,)),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
@@ -80,7 +81,7 @@ class TestCaches(base.LedgerTestCase):
 
         def expire_batch(size: int) -> None:
             expirer._batch_rows = size
-            rows, _ = expirer.expire_after(None)
+            rows, _ = expirer._settler.write(functools.partial(expirer.expire_after, None))
             self.assertEqual(size, len(rows))
 
         self.assert_bounded(expire_batch, first, second)

@@ -216,7 +216,7 @@ class TestMissing(DriverTestCase):
         self.assertEqual((shown, None), (self.shown("p1", resources=("gpu", "gpu.A100")), named.limit_if_missing))
 
     def test_unlimited(self) -> None:
-        self.driver = self.make_driver(refuses_missing=False)
+        self.driver = self.make_driver(limit_if_missing=UNLIMITED)
         self.assertEqual([], self.constraints("p1", resources=("gpu.A100",)))
         self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints("p1", resources=("gpu.A100", "gpu")))
         self.assertEqual(

@@ -28,8 +28,7 @@ _ROWS_TOGETHER: Final = 16
 class Dialect:
     """One kind of database.
 
-    Every method has a portable form here, except ``engine_arguments``, ``configure_connection`` and
-    ``insert_or_ignore``.
+    Every method has a portable form here, except ``engine_arguments`` and ``configure_connection``.
     """
 
     name: ClassVar[str]
@@ -50,6 +49,8 @@ class Dialect:
     """That of clock.utc_after, with {} in place of the microseconds."""
     second: ClassVar[str]
     """That of clock.second."""
+    insert: ClassVar[Any]
+    """SQLAlchemy's INSERT of this dialect."""
     no_single_statements: ClassVar[str] = ""
     """What to log if the server cannot run single-statement transactions, with the reason; "": nothing can be done."""
 
@@ -154,7 +155,7 @@ class Dialect:
         self, connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: dict[str, Any]
     ) -> None:
         """Run an INSERT that does nothing if the row exists. Its row count has no meaning."""
-        raise NotImplementedError
+        connection.execute(self.insert(table).values(values).on_conflict_do_nothing(), params)
 
     def is_on_path(self, owner: sa.ColumnElement[str], path_ids: sa.Select[Any]) -> sa.ColumnElement[bool]:
         """``owner IN (SELECT project_id FROM path)``, written so that the database uses the index of ``owner``."""

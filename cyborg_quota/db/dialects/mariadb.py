@@ -129,7 +129,8 @@ class MariaDB(Dialect):
         restore()
 
     def can_run_single_statements(self, server: sa.Dialect) -> bool:
-        return _is_mariadb(server) and tuple(server.server_version_info or ()) >= _FIRST_VERSION
+        is_mariadb = bool(getattr(server, "is_mariadb", False))
+        return is_mariadb and tuple(server.server_version_info or ()) >= _FIRST_VERSION
 
     def reserve_in_single_statement(
         self,
@@ -178,7 +179,7 @@ class MariaDB(Dialect):
         return sa.and_(column >= value, column <= value)
 
     def skip_locked(self, server: sa.Dialect, query: sa.Select[Any]) -> sa.Select[Any]:
-        first = (10, 6) if _is_mariadb(server) else (8, 0, 1)
+        first = (10, 6) if getattr(server, "is_mariadb", False) else (8, 0, 1)
         can_skip = tuple(server.server_version_info or ()) >= first
         return query.with_for_update(skip_locked=True) if can_skip else query
 
@@ -226,10 +227,6 @@ class MariaDB(Dialect):
                 connection.exec_driver_sql(f"SELECT RELEASE_LOCK({name})")
 
 
-def _is_mariadb(server: sa.Dialect) -> bool:
-    return bool(getattr(server, "is_mariadb", False))
-
-
 def _set_client_timeout(dbapi_connection: Any, settings: DatabaseSettings) -> None:
     # (PyMySQL has no public way to change them, and compares them at each packet.)
     dbapi_connection._read_timeout = dbapi_connection._write_timeout = settings.statement_timeout_seconds
@@ -268,15 +265,6 @@ def _run_block(connection: sa.Connection, block: ServerStatement, parameters: Ma
     return refused
 
 
-def _server_statement(text: str, names: tuple[str, ...]) -> ServerStatement:
-    # A hash of the text, so that clients that share a server connection use the name for the same statement.
-    name = f"cyborg_quota_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
-    quoted = text.replace("'", "''").replace("%", "%%")  # (the driver formats the text)
-    # (The comment shows in a server log or a network trace that the statement commits.)
-    execution = f"EXECUTE {name} USING {', '.join(['%s'] * len(names))} -- COMMIT"
-    return ServerStatement(name, f"PREPARE {name} FROM '{quoted}'", execution, names)
-
-
 def _block(dialect: sa.Dialect, guard: sa.Select[Any] | None, *steps: tuple[sa.Executable, int]) -> ServerStatement:
     """One transaction as a prepared compound statement. ``guard``: a query that must return no row.
 
@@ -292,7 +280,13 @@ def _block(dialect: sa.Dialect, guard: sa.Select[Any] | None, *steps: tuple[sa.E
     opened += [f"{text_of(element)}; IF ROW_COUNT() = {rows} THEN" for element, rows in steps]
     numbers = list(range(len(steps), 0, -1)) + [0] * (len(opened) - len(steps))  # of the innermost step first
     refused = " ".join([f"ELSE ROLLBACK; SELECT {number}; END IF;" for number in numbers])
-    return _server_statement(f"BEGIN NOT ATOMIC {at} {' '.join(opened)} COMMIT; {refused} END", tuple(names.used))
+    text = f"BEGIN NOT ATOMIC {at} {' '.join(opened)} COMMIT; {refused} END"
+    # A hash of the text, so that clients that share a server connection use the name for the same statement.
+    name = f"cyborg_quota_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+    quoted = text.replace("'", "''").replace("%", "%%")  # (the driver formats the text)
+    # (The comment shows in a server log or a network trace that the statement commits.)
+    execution = f"EXECUTE {name} USING {', '.join(['%s'] * len(names.used))} -- COMMIT"
+    return ServerStatement(name, f"PREPARE {name} FROM '{quoted}'", execution, tuple(names.used))
 
 
 class _Names(dict[str, str]):

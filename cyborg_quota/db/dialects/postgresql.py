@@ -46,6 +46,7 @@ class PostgreSQL(Dialect):
     name = "postgresql"
     driver = "psycopg2"
     extra = "postgresql"
+    insert = staticmethod(postgresql.insert)
     # statement_timestamp(), not clock_timestamp(): an index scan needs a value that is constant within the statement.
     now = "(statement_timestamp() AT TIME ZONE 'UTC')"
     now_plus = "(statement_timestamp() AT TIME ZONE 'UTC' + {} * INTERVAL '1 microsecond')"
@@ -173,7 +174,9 @@ class PostgreSQL(Dialect):
 
     def create_functions(self, connection: sa.Connection) -> list[str]:
         """If a privilege is missing, nothing is created."""
-        if not (names := self.missing_functions(connection)):
+        with self.schema_lock(connection):  # (which the transaction keeps)
+            names = self.missing_functions(connection)
+        if not names:
             return []
         schema, can_create = connection.exec_driver_sql(
             "SELECT quote_ident(current_schema()), has_schema_privilege(current_schema(), 'CREATE')"
@@ -191,11 +194,6 @@ class PostgreSQL(Dialect):
         driver_connection: Any = connection.connection.dbapi_connection
         if driver_connection.autocommit != is_on:
             driver_connection.autocommit = is_on
-
-    def insert_or_ignore(
-        self, connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: dict[str, Any]
-    ) -> None:
-        connection.execute(postgresql.insert(table).values(values).on_conflict_do_nothing(), params)
 
     def is_on_path(self, owner: sa.ColumnElement[str], path_ids: sa.Select[Any]) -> sa.ColumnElement[bool]:
         """``owner = ANY (array(SELECT ...))``

@@ -33,6 +33,7 @@ class SQLite(Dialect):
     has_server = False
     max_writers = 1
     update_locks_in_order = True
+    insert = staticmethod(sqlite.insert)
     # The functions of SQLite have a resolution of milliseconds; the connection's Python function has microseconds.
     now = f"{_CLOCK_FUNCTION}(0)"
     now_plus = f"{_CLOCK_FUNCTION}({{}})"
@@ -74,11 +75,6 @@ class SQLite(Dialect):
     def read_only_next(self, connection: sa.Connection) -> None:
         """It begins without the write lock, so that it does not wait for writers."""
         connection.info[_READS] = True
-
-    def insert_or_ignore(
-        self, connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: dict[str, Any]
-    ) -> None:
-        connection.execute(sqlite.insert(table).values(values).on_conflict_do_nothing(), params)
 
 
 def _host_utc_after(microseconds: int) -> str:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from oslo_config import cfg
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from cyborg_quota.db.path_state import PathState
 
 
+@dataclasses.dataclass(eq=False)
 class ConfigLimitDriver(base.LimitDriver):
     """Enforces ``[limits] limits``, for example ``fpga:5,gpu:10``. A resource that is not listed is unlimited."""
 
     set_where: ClassVar[str] = "in the configuration, [limits] limits"
     is_pure: ClassVar[bool] = True
 
-    def __init__(self, limits: Mapping[str, int] = MappingProxyType({})) -> None:
-        self._limits = dict(limits)
+    _limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> ConfigLimitDriver:

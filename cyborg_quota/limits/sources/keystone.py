@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 import urllib.parse
@@ -20,7 +21,7 @@ from cyborg_quota.types import UNLIMITED, Constraint, Scope
 
 if TYPE_CHECKING:
     from cyborg_quota.db.path_state import PathState
-    from cyborg_quota.limits.sources.keystone_client import KeystoneClient, Limits, Service
+    from cyborg_quota.limits.sources.keystone_client import KeystoneClient, Limits
 
 T = TypeVar("T")
 
@@ -68,6 +69,7 @@ class _Level(NamedTuple):
     has_defaults: bool = True
 
 
+@dataclasses.dataclass(eq=False)
 class KeystoneLimitDriver(base.LimitDriver):
     """Enforces Keystone's registered limits, project limits and domain limits.
 
@@ -78,30 +80,21 @@ class KeystoneLimitDriver(base.LimitDriver):
     A change of a limit in Keystone takes effect after at most ``[limits] keystone_cache_ttl`` seconds. While Keystone
     is unavailable, cached limits are used for up to ``[limits] keystone_stale_seconds`` longer; after that, each
     look-up raises LimitsUnavailable. A look-up of a resource that is not registered raises LimitNotSet if
-    ``[limits] missing`` is refuse.
+    ``limit_if_missing`` is None. ``names``: those of resources in Keystone, if they are others. ``model``: None is that
+    of Keystone.
     """
 
     set_where: ClassVar[str] = "in Keystone (openstack registered limit set, openstack limit set)"
     bounds_subtree = True
     tree_source: ClassVar[str | None] = "keystone"
 
-    def __init__(
-        self,
-        client: KeystoneClient,
-        cache: Cache,
-        *,
-        names: Mapping[str, str] | None = None,
-        refuses_missing: bool = True,
-        service_name: str | None = None,
-        model: str | None = None,
-    ) -> None:
-        """``model``: None is that of Keystone."""
-        self._client = client
-        self._cache = cache
-        self._names = dict(names or {})
-        self.limit_if_missing = None if refuses_missing else UNLIMITED
-        self._service_name = service_name
-        self._wanted_model = model
+    _client: KeystoneClient
+    _cache: Cache
+    _: dataclasses.KW_ONLY
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    limit_if_missing: int | None = None
+    service_name: str | None = None
+    model: str | None = None
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> KeystoneLimitDriver:
@@ -130,7 +123,7 @@ class KeystoneLimitDriver(base.LimitDriver):
             client,
             cache,
             names=options.keystone_names,
-            refuses_missing=options.missing == "refuse",
+            limit_if_missing=None if options.missing == "refuse" else UNLIMITED,
             service_name=next(filter(None, named), None),
             model=options.enforcement_model,
         )
@@ -139,13 +132,10 @@ class KeystoneLimitDriver(base.LimitDriver):
         """The response to a request of the client, cached."""
         return self._cache.get((request.__name__, *words), lambda: request(*words))
 
-    def _service(self) -> Service:
-        return self._read(self._client.service)
-
     def _model(self) -> str:
         """The enforcement model. Raises ConfigurationError if it is not that of Keystone, and does not go with it."""
         of_keystone = self._read(self._client.model)
-        model = self._wanted_model or of_keystone
+        model = self.model or of_keystone
         if _IN_KEYSTONE.get(model) != of_keystone:
             raise exceptions.ConfigurationError(
                 f"Keystone's enforcement model is {of_keystone!r}; the limit driver keystone supports only {FLAT} "
@@ -174,8 +164,9 @@ class KeystoneLimitDriver(base.LimitDriver):
         A project whose next charge changes the tree is then limited by its stored ancestors, and one that Keystone has
         deleted has the default limits. Otherwise, a deleted one lacks all limits.
         """
-        registered = self._read(self._client.registered, self._service()) if resources else {}
-        names = {resource: self._names.get(resource, resource) for resource in resources}
+        service = self._read(self._client.service) if resources else None
+        registered = {} if service is None else self._read(self._client.registered, service)
+        names = {resource: self.names.get(resource, resource) for resource in resources}
         defaults = {resource: (name, registered[name]) for resource, name in names.items() if name in registered}
         missing = [resource for resource in resources if resource not in defaults and self.limit_if_missing is None]
         error = next((exceptions.LimitNotSet(name, self._how_to_register(name)) for name in missing), None)
@@ -208,7 +199,7 @@ class KeystoneLimitDriver(base.LimitDriver):
 
         def level(owner: str, *, is_domain: bool = False) -> _Level:
             holder = () if is_listed else ("domain_id" if is_domain else "project_id", owner)
-            limits = self._read(self._client.limits, self._service(), *holder).get(owner, {})
+            limits = self._read(self._client.limits, self._read(self._client.service), *holder).get(owner, {})
             scope: Scope = "subtree" if is_domain or model == STRICT_HIERARCHY else "project"
             return _Level(owner, scope, limits, has_defaults=not is_domain or model == STRICT_TWO_LEVEL)
 
@@ -228,9 +219,9 @@ class KeystoneLimitDriver(base.LimitDriver):
         return [level(owner, is_domain=owner in domains) for owner in tree if owner in path]
 
     def _how_to_register(self, resource: str) -> str:
-        service, name = self._service(), self._names.get(resource, resource)
+        service, name = self._read(self._client.service), self.names.get(resource, resource)
         region = f" --region {service.region_id}" if service.region_id is not None else ""
         return (
             f"Register one in Keystone: openstack registered limit create --service "
-            f"{self._service_name or service.service_id}{region} --default-limit N {name}"
+            f"{self.service_name or service.service_id}{region} --default-limit N {name}"
         )

@@ -183,13 +183,7 @@ Limits = Mapping[tuple[str, str | None], int]
 """The limits of one project or domain, by (Keystone's resource name, region ID)."""
 
 
-class TruncatedList(LimitSourceError):
-    """Keystone has cut a list short."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"Keystone truncates its list of {what}; raise list_limit in its configuration", is_total=False
-        )
+_TRUNCATED: Final = "Keystone truncates its list of {}; raise list_limit in its configuration"
 
 
 @contextlib.contextmanager
@@ -315,7 +309,7 @@ class KeystoneClient:
     # --- HTTP requests ---
 
     def _projects(self, **query: str) -> list[Project]:
-        """All projects, or all domains (``is_domain``), in pages. Raises TruncatedList.
+        """All projects, or all domains (``is_domain``), in pages.
 
         From release 27 on, Keystone cuts this list short at its max_db_limit (1000), and reports that only if ``limit``
         is given. Before, it had no pages, and ignored ``limit``.
@@ -329,13 +323,13 @@ class KeystoneClient:
                 break
             query["marker"] = projects[-1].project_id
         if body.get("truncated"):
-            raise TruncatedList("projects")
+            raise LimitSourceError(_TRUNCATED.format("projects"), is_total=False)
         return projects
 
     def _list(self, what: str, **query: str | None) -> list[dict[str, Any]]:
         body = self._get(f"/{what}", {name: value for name, value in query.items() if value is not None})
         if body is None or body.get("truncated"):
-            raise TruncatedList(what)
+            raise LimitSourceError(_TRUNCATED.format(what), is_total=False)
         return body[what]  # type: ignore[no-any-return]
 
     def _get(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -49,12 +50,12 @@ def make_directory(conf: cfg.ConfigOpts, within_seconds: float | None = None) ->
     )
 
 
+@dataclasses.dataclass(eq=False)
 class ProjectDirectory:
     """The projects and domains of one Keystone. Every method raises ProjectLookupFailed."""
 
-    def __init__(self, client: KeystoneClient) -> None:
-        self._client = client
-        self._names: dict[str, str] | None = None
+    _client: KeystoneClient
+    _names: dict[str, str] | None = None
 
     @_lookup()
     def find(self, text: str) -> Project:
