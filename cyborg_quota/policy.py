@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 from oslo_config import cfg
@@ -192,12 +192,18 @@ def list_rules() -> list[Any]:
     """The rules of this package, for the entry point oslo.policy.policies."""
     from oslo_policy import policy
 
+    from cyborg_quota.surface import table
+    from cyborg_quota.types import grouped
+
     personas = [
         policy.RuleDefault(name, check, description, scope_types=_SCOPES)
         for name, (check, description) in _PERSONAS.items()
     ]
+    # The calls that the table of operations generates, by their rule.
+    routes = [operation.route for operation in table.operations().values() if operation.route is not None]
+    generated = grouped(routes, lambda route: route.rule)
     calls = {
-        name: (check, description, [*operations, *_generated(name, operations)])
+        name: (check, description, dict.fromkeys([*operations, *(route[:2] for route in generated.get(name, ()))]))
         for name, (check, description, operations) in _CALLS.items()
     }
     documented = [
@@ -212,14 +218,6 @@ def list_rules() -> list[Any]:
         if operations  # (Those of a subject that an installation does not have are made by no call.)
     ]
     return [*personas, *documented]
-
-
-def _generated(rule: str, known: Collection[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The calls with this rule that the table of operations generates."""
-    from cyborg_quota.surface import table
-
-    routes = [operation.route for operation in table.operations().values() if operation.route is not None]
-    return [route[:2] for route in routes if route.rule == rule and route[:2] not in known]
 
 
 @dataclasses.dataclass(eq=False)

@@ -241,10 +241,22 @@ def moved(
 ) -> dict[UsageKey, Counters]:
     """The counters of rows after those that are ``moving`` have left the rows above them, and have entered others.
 
-    ``before``, ``after``: the tree. ``at``: the second of the move. What a row above counts besides them stays.
+    ``now``: their counters, with those of the parents before and after. ``before``, ``after``: the tree. ``at``: the
+    second of the move. What a row above counts besides them stays, and so does what was used until then (meters.py).
     Counters that have drifted may become negative.
     """
-    return meters.moved(now, minimums.moved(now, moving, before, after), before, after, at)
+    then = minimums.moved(now, moving, before, after)
+    metered = {key: (row.subtree - then[key].subtree) * at for key, row in now.items()}
+    base = dict(metered)
+    for key, row in now.items():
+        for edges, entered in ((before, -row.metered), (after, row.metered + metered[key])):
+            above = key._replace(project_id=edges.get(key.project_id) or TOTAL)
+            if above in base and above != key:
+                base[above] -= entered
+    return {
+        key: dataclasses.replace(row, metered=row.metered + metered[key], meter_base=row.meter_base + base[key])
+        for key, row in then.items()
+    }
 
 
 def keep(connection: sa.Connection, metered: Mapping[UsageKey, int]) -> None:

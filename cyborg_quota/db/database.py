@@ -99,11 +99,10 @@ class _Pool:
         self.scan_seconds: int | None = None
         self._opened: tuple[sa.Engine, ConnectionCache] | None = None
         self._parents: list[tuple[sa.Engine, ConnectionCache]] = []  # referenced, so that they are not closed
-        forks.register(self)
-        if not dialect.has_server and ":memory:" not in (url.database or ":memory:"):
-            # SQLite's locks belong to the process: with an open file of its parent, a child would believe that it holds
-            # them, and write to a log that the parent has merged and deleted (sqlite.org/howtocorrupt.html, 2.6).
-            forks.close_before(self)
+        # SQLite's locks belong to the process: with an open file of its parent, a child would believe that it holds
+        # them, and write to a log that the parent has merged and deleted (sqlite.org/howtocorrupt.html, 2.6).
+        is_file = not dialect.has_server and ":memory:" not in (url.database or ":memory:")
+        forks.register(self, is_closed=is_file)
 
     def open(self) -> tuple[sa.Engine, ConnectionCache]:
         if self._opened is not None:

@@ -200,6 +200,10 @@ KINDS: Final = [
 """The kinds of usage rows: that of a project and a resource, and those that the SQL of enforcers adds when imported."""
 
 
+_LIMITED = sa.select(project_limits.c.resource).where(project_limits.c.project_id == TOTAL)
+"""The resources with a total limit. (The row of a total without a limit counts nothing yet: see charges.py.)"""
+
+
 @functools.cache
 def _audit_query() -> sa.CompoundSelect[Any]:
     """Compare counters with sums in one statement: two statements would read two snapshots, and report false drift.
@@ -228,7 +232,7 @@ def _audit_query() -> sa.CompoundSelect[Any]:
         )
         .where(
             sa.or_(*(_usage[name] != value for name, value in expected.items())),
-            sa.or_(_usage.project_id != TOTAL, _is_limited(_usage)),
+            sa.or_(_usage.project_id != TOTAL, _usage.resource.in_(_LIMITED)),
         )
     )
     return sa.union_all(present, *(kind.orphans for kind in KINDS), _rowless_parents(children))
@@ -247,17 +251,10 @@ def _sums_of_children() -> sa.Subquery:
         sa.select(sa.literal(TOTAL), child.c.resource, child.c.pod, *usages.sums_passed_on(child))
         .select_from(sa.outerjoin(child, projects, projects.c.project_id == child.c.project_id))
         .where(projects.c.parent_id.is_(None), child.c.project_id != TOTAL)
-        .where(child.c.pod == "", _is_limited(child.c))
+        .where(child.c.pod == "", child.c.resource.in_(_LIMITED))
         .group_by(child.c.resource, child.c.pod)
     )
     return by_parent.union_all(of_roots).subquery("children")
-
-
-def _is_limited(row: sa.ColumnCollection[str, Any]) -> sa.ColumnElement[bool]:
-    """The resources with a total limit. (The row of a total without a limit counts nothing yet: see charges.py.)"""
-    limit, resource = project_limits.c, row["resource"]
-    is_limited: sa.ColumnElement[bool] = resource.in_(sa.select(limit.resource).where(limit.project_id == TOTAL))
-    return is_limited
 
 
 def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:

@@ -21,9 +21,8 @@ nothing has changed since, and ``C + S * B`` is computed. A row that was made af
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,8 +30,7 @@ import sqlalchemy as sa
 from cyborg_quota.db import clock, dialects, paging
 from cyborg_quota.db.models import quota_usages, usage_months
 from cyborg_quota.db.prepared import ListStatement, any_of
-from cyborg_quota.db.projects import Edges
-from cyborg_quota.types import TOTAL, Counters, Row, UsageKey, grouped
+from cyborg_quota.types import TOTAL, Row, UsageKey, grouped
 
 _usage = quota_usages.c
 _month = usage_months.c
@@ -44,27 +42,6 @@ def time_of(connection: sa.Connection, rows: Iterable[Row] = ()) -> int:
     """The second of a call that changes these reservations. It is not before the last change of any of them."""
     begun = (-(row.meter // row.delta) for row in rows)
     return max(clock.read_second(connection), *begun, 0)
-
-
-def moved(
-    rows: Mapping[UsageKey, Counters], then: Mapping[UsageKey, Counters], before: Edges, after: Edges, at: int
-) -> dict[UsageKey, Counters]:
-    """The counters ``then``, with the meters that a move in the tree at the second ``at`` makes of those of ``rows``.
-
-    ``rows``, ``then``: the counters before and after, with those of the parents before and after. What was used until
-    the move stays where it was used.
-    """
-    metered = {key: (row.subtree - then[key].subtree) * at for key, row in rows.items()}
-    base = dict(metered)
-    for key, row in rows.items():
-        for edges, entered in ((before, -row.metered), (after, row.metered + metered[key])):
-            above = key._replace(project_id=edges.get(key.project_id) or TOTAL)
-            if above in base and above != key:
-                base[above] -= entered
-    return {
-        key: dataclasses.replace(row, metered=row.metered + metered[key], meter_base=row.meter_base + base[key])
-        for key, row in then.items()
-    }
 
 
 def close_months(connection: sa.Connection, usage_ids: Sequence[int], at: int) -> bool:

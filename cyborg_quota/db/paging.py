@@ -18,17 +18,6 @@ from cyborg_quota import exceptions
 from cyborg_quota.types import Marker, Page
 
 
-def of_project_rows(
-    connection: sa.Connection, query: sa.Select[Any], table: sa.Table, page: Page, condition: sa.ColumnElement[bool]
-) -> sa.Select[Any]:
-    """Restrict ``query`` to a page of the rows with this condition, of which each key has one. Raises MarkerNotFound.
-
-    ``table`` has the columns project_id and resource.
-    """
-    columns = table.c.project_id, table.c.resource
-    return of_rows(connection, query.where(condition), table, columns, page, condition=condition)
-
-
 def of_rows(
     connection: sa.Connection,
     query: sa.Select[Any],
@@ -40,10 +29,11 @@ def of_rows(
 ) -> sa.Select[Any]:
     """Restrict ``query`` to a page of ``source``, sorted by its owner and resource, ``columns``. Raises MarkerNotFound.
 
-    The owner is a project or a provider. ``condition``: of the rows among which the marker is.
+    The owner is a project or a provider. ``condition``: only the rows with it, of which each key has one.
     """
     owner, resource = columns
     query = query.order_by(owner, resource).limit(page.limit).where(*given((resource, page.resource)))
+    query = query if condition is None else query.where(condition)
     if page.after is None or page.after[0] is None:
         return query
     after_owner, after_resource = page.after

@@ -308,8 +308,9 @@ def read_page(connection: sa.Connection, project_id: str | None, page: Page, pod
     Raises MarkerNotFound.
     """
     of_projects = _usage.project_id != TOTAL if project_id is None else _usage.project_id == project_id
-    query = paging.of_project_rows(connection, _COUNTERS.where(of_projects), quota_usages, page, _usage.pod == pod)
-    return _counters(connection, query)
+    query = _COUNTERS.where(of_projects)
+    page_query = paging.of_rows(connection, query, quota_usages, KEY[:2], page, condition=_usage.pod == pod)
+    return _counters(connection, page_query)
 
 
 def along(nodes: Sequence[Node], reserved: int, used: int) -> list[Posting]:

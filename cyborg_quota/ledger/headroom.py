@@ -190,18 +190,17 @@ class HeadroomReader:
                 yield from rooms.records(wanted[rooms.project_id], limits if pod is None else rooms.limits.by_key)
 
     def metrics_of(
-        self, states: Sequence[PathState], resources: Collection[str], budgets: BudgetsAt
-    ) -> list[ProjectMetrics]:
-        """The values of each resource that the projects of ``states`` hold or have a limit of.
+        self, shared: PathState, states: Sequence[PathState], resources: Collection[str], budgets: BudgetsAt
+    ) -> tuple[list[ProjectMetrics], list[TotalLimit]]:
+        """The values of each resource that the projects of ``states`` hold or have a limit of; and the total limits in
+        force, by resource.
 
-        Does not read the ledger. The parents of ``states`` are those that are stored there. ``budgets``: those on their
-        paths.
+        Does not read the ledger. The parents of ``states`` are those that are stored there. ``shared``: what they
+        share. ``budgets``: those on their paths.
         """
-        if not states:
-            return []
         wanted: dict[str, set[str]] = {}
         by_key, at = {period.budget.key: period for period in budgets[0]}, budgets[1]
-        for key in [*by_key, *states[0].counters, *states[0].project_limits]:  # (states share their mappings)
+        for key in [*by_key, *shared.counters, *shared.project_limits]:
             wanted.setdefault(key.project_id, set()).add(key.resource)
         limits = self._limits.limits(states, sorted(set(resources).union(*wanted.values())))
         metrics = []
@@ -216,14 +215,8 @@ class HeadroomReader:
                         budget_hours=use.hours, budget_spent_hours=use.spent, budget_seconds_left=left
                     )
                 metrics.append(metric)
-        return metrics
-
-    def totals_of(self, state: PathState) -> list[TotalLimit]:
-        """The total limits in force, by resource. Does not read the ledger."""
-        return [
-            TotalLimit.of(resource, limit, state.counters)
-            for resource, limit in sorted((total.resource, total.limit) for total in self._limits.totals(state))
-        ]
+        totals = sorted((total.resource, total.limit) for total in self._limits.totals(shared))
+        return metrics, [TotalLimit.of(resource, limit, shared.counters) for resource, limit in totals]
 
     def get_usages(self, project_id: str, resources: Collection[str]) -> dict[str, Usage]:
         """The project's usage of each of ``resources``, and of all other resources that have a usage row."""

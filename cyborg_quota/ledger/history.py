@@ -15,7 +15,7 @@ from oslo_log import log as logging
 
 from cyborg_quota.db import change_log, charges
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.types import RecordedChange, RecordedChanges
+from cyborg_quota.types import RecordedChanges
 from cyborg_quota.types.limits import reason_of
 
 LOG = logging.getLogger(__name__)
@@ -86,9 +86,14 @@ class History:
         }
         lines: list[tuple[str, dict[str, object]]] = [(f"{len(recorded.changes)} changes", {"reason": author.reason})]
         if len(recorded.changes) <= MAX_LOGGED:
-            lines = [
-                (change.action, {**_fields(change), "reason": reason_of(author, change)}) for change in recorded.changes
-            ]
+            lines = []
+            for change in recorded.changes:
+                fields: dict[str, object] = {**change.names, "provider": change.provider}
+                if (override := change.override) is not None:
+                    fields |= {"override_id": override.id, "from": override.starts_at, "until": override.until}
+                # (A limit without a project is a default; a value that was not set is left out.)
+                fields |= {"before": change.before, "after": change.after, "reason": reason_of(author, change)}
+                lines.append((change.action, fields))
         for line, own in lines:
             named = " ".join(f"{name}={value}" for name, value in {**call, **own}.items() if value is not None)
             LOG.info("changed: %s %s", line, named)
@@ -98,11 +103,3 @@ class History:
             self.listener(recorded)
         except Exception:
             LOG.exception("Could not send the event of the changes of generation %d.", recorded.generation)
-
-
-def _fields(change: RecordedChange) -> dict[str, object]:
-    """What has changed, for the log. A limit without a project is a default; a value that was not set is left out."""
-    fields: dict[str, object] = {**change.names, "provider": change.provider}
-    if (override := change.override) is not None:
-        fields |= {"override_id": override.id, "from": override.starts_at, "until": override.until}
-    return {**fields, "before": change.before, "after": change.after}

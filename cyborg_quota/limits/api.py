@@ -19,6 +19,7 @@ from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.minimums import Minimums
 from cyborg_quota.limits.projects import MAX_LISTED_PROJECTS
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
+from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.subject import admin_call
 from cyborg_quota.types import (
     MAX_LIMIT,
@@ -356,6 +357,8 @@ class Limits(Minimums):
         project and the resource of the last row of the page before; with the resource "", all rows of the project are
         before. Also returns where the next page begins; None: there are no more. With all limit drivers.
         """
+        if not isinstance(after, (tuple, list)) or len(after) != 2 or not all(isinstance(name, str) for name in after):
+            raise exceptions.InvalidRequest(f"A position is a project and a resource, not {safe_repr(after)}.")
         owner, resource = after
         is_first = owner in ("", TOTAL)
         names, last = self._holders("" if is_first else owner, count, tables.COUNTING)
@@ -387,17 +390,18 @@ class Limits(Minimums):
 
         The call counts what all projects hold, while other calls reserve. The limit may be below the present usage:
         reserves are then refused until the usage is below it. ``force``: as in set_limits. Raises UnknownResource,
-        InvalidRequest, LimitRefused.
+        InvalidRequest, LimitRefused. (For a dry run, import a document that has only these.)
         """
-        self._changes.set_totals(self._check_totals(limits), self._author(context, reason), force=force)
-
-    @admin_call
-    def preview_total_limits(
-        self, context: Context, limits: Mapping[str, int], *, force: bool = False
-    ) -> list[RecordedChange]:
-        """The changes that ``set`` would make. Writes nothing. Raises the errors of ``set``."""
-        document = Document({}, {}, {}, totals=self._check_totals(limits))
-        return self._changes.apply(document, Author(), dry_run=True, force=force)
+        if not isinstance(limits, Mapping) or not limits:
+            raise exceptions.InvalidRequest("Total limits must map at least one resource to a limit.")
+        validation.refuse_unknown(limits, self._resources)
+        checked = {
+            validation.check_name("resource", resource): validation.integer(
+                limit, 0, MAX_LIMIT, f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}"
+            )
+            for resource, limit in limits.items()
+        }
+        self._changes.set_totals(checked, self._author(context, reason), force=force)
 
     @admin_call
     def unset_total_limits(self, context: Context, resources: Iterable[str], *, reason: str | None = None) -> None:
@@ -422,17 +426,6 @@ class Limits(Minimums):
         names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
         amounts = self._database.read(lambda connection: tables.held_by_all(connection, names))
         return {**dict.fromkeys(names, 0), **amounts}
-
-    def _check_totals(self, limits: Mapping[str, int]) -> dict[str, int]:
-        if not isinstance(limits, Mapping) or not limits:
-            raise exceptions.InvalidRequest("Total limits must map at least one resource to a limit.")
-        validation.refuse_unknown(limits, self._resources)
-        return {
-            validation.check_name("resource", resource): validation.integer(
-                limit, 0, MAX_LIMIT, f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}"
-            )
-            for resource, limit in limits.items()
-        }
 
     # --- overrides ---
 

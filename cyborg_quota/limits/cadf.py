@@ -19,7 +19,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions
 from cyborg_quota.conf import plugins
-from cyborg_quota.types import RecordedChange, RecordedChanges
+from cyborg_quota.types import RecordedChanges
 from cyborg_quota.types.limits import reason_of
 
 LOG = logging.getLogger(__name__)
@@ -79,44 +79,43 @@ class Sender:
 
 def events(recorded: RecordedChanges) -> Iterator[Event]:
     """The events of one transaction. Changes of capacity and of pods have none."""
-    return (_event(recorded, change) for change in recorded.changes if change.action in _VERBS)
-
-
-def _event(recorded: RecordedChanges, change: RecordedChange) -> Event:
     from pycadf import attachment as attachments
     from pycadf import cadftaxonomy, eventfactory, resource
 
-    action, kind, verb = _VERBS[change.action]
-    if change.action.startswith("set ") and change.before is None:
-        action, verb = "create", "created"
-    content: dict[str, Any] = {
-        "operation": recorded.operation,
-        **change.names,
-        "before": change.before,
-        "after": change.after,
-        "generation": recorded.generation,
-        "reason": reason_of(recorded.author, change),
-        "initiator_project_id": recorded.author.project_id,
-        "request_id": recorded.author.request_id,
-    }
-    if (override := change.override) is not None:
-        content |= {"from": f"{override.starts_at.isoformat()}Z", "until": f"{override.until.isoformat()}Z"}
-    user_id = recorded.author.user_id
-    with warnings.catch_warnings():
-        # An id need not be a UUID here: os:alice, or a project that another service named.
-        warnings.simplefilter("ignore")
-        event = eventfactory.EventFactory().new_event(
-            action=action,
-            outcome=cadftaxonomy.OUTCOME_SUCCESS,
-            initiator=resource.Resource(id=user_id or "unknown", typeURI=cadftaxonomy.ACCOUNT_USER, name=user_id),
-            target=resource.Resource(
-                id="default" if change.project_id is None else change.project_id,
-                typeURI="data/security/project" if kind == "project" else "data/config/limit",
-                name=change.resource,
-            ),
-            observer=resource.Resource(
-                id=plugins.PUBLISHER, typeURI="service/accelerator/quota", name=plugins.PUBLISHER
-            ),
-        )
-        event.add_attachment(attachments.Attachment(typeURI="mime:application/json", content=content, name="change"))
-    return f"{plugins.PUBLISHER}.{kind}.{verb}", event.as_dict()
+    for change in [change for change in recorded.changes if change.action in _VERBS]:
+        action, kind, verb = _VERBS[change.action]
+        if change.action.startswith("set ") and change.before is None:
+            action, verb = "create", "created"
+        content: dict[str, Any] = {
+            "operation": recorded.operation,
+            **change.names,
+            "before": change.before,
+            "after": change.after,
+            "generation": recorded.generation,
+            "reason": reason_of(recorded.author, change),
+            "initiator_project_id": recorded.author.project_id,
+            "request_id": recorded.author.request_id,
+        }
+        if (override := change.override) is not None:
+            content |= {"from": f"{override.starts_at.isoformat()}Z", "until": f"{override.until.isoformat()}Z"}
+        user_id = recorded.author.user_id
+        with warnings.catch_warnings():
+            # An id need not be a UUID here: os:alice, or a project that another service named.
+            warnings.simplefilter("ignore")
+            event = eventfactory.EventFactory().new_event(
+                action=action,
+                outcome=cadftaxonomy.OUTCOME_SUCCESS,
+                initiator=resource.Resource(id=user_id or "unknown", typeURI=cadftaxonomy.ACCOUNT_USER, name=user_id),
+                target=resource.Resource(
+                    id="default" if change.project_id is None else change.project_id,
+                    typeURI="data/security/project" if kind == "project" else "data/config/limit",
+                    name=change.resource,
+                ),
+                observer=resource.Resource(
+                    id=plugins.PUBLISHER, typeURI="service/accelerator/quota", name=plugins.PUBLISHER
+                ),
+            )
+            event.add_attachment(
+                attachments.Attachment(typeURI="mime:application/json", content=content, name="change")
+            )
+        yield f"{plugins.PUBLISHER}.{kind}.{verb}", event.as_dict()

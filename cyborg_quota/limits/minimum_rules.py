@@ -67,7 +67,7 @@ def plan(
         if row.minimum != minimum:
             changes.append(RecordedChange("set minimum", leaf.project_id, resource, row.minimum, minimum))
         counters = {key: rows.get(key, Counters()) for key in keys}
-        added = max(row.counted, minimum) - max(row.counted, row.minimum)
+        added = max(row.counted, minimum) - row.passed_on
         upwards = [*itertools.pairwise(keys[1:]), *((key, None) for key in keys[-1:])]
         growth |= minimums.spread({keys[1]: added} if keys[1:] else {}, counters, upwards)
         if row.minimum < minimum and minimum > limits.get(leaf, minimum):
@@ -172,7 +172,7 @@ def plan_import(
     for key in (change.key for change in changes if change.before is None):  # (what a new total counts)
         roots = [row for root, row in then.items() if root[1:] == key[1:] and tree.parents.get(root[0]) is None]
         in_use = sum(row.subtree for row in roots)
-        then[key] = Counters(subtree=in_use, promised=sum(max(row.counted, row.minimum) for row in roots) - in_use)
+        then[key] = Counters(subtree=in_use, promised=sum(row.passed_on for row in roots) - in_use)
     totals = {name: limit for name, limit in {**totals, **wanted.totals}.items() if limit is not None}
     problems += [] if force else problems_of_totals(then, changes)
     for sign in (-1, 1):

@@ -80,8 +80,9 @@ def read_page(connection: Connection, page: Page) -> list[LimitRecord]:
         records += [LimitRecord(None, row.resource, row.hard_limit) for row in rows]
     rest = dataclasses.replace(page, limit=None if page.limit is None else page.limit - len(records))
     if rest.limit != 0:
+        columns = project_limits.c.project_id, project_limits.c.resource
         rows = connection.execute(
-            paging.of_project_rows(connection, _LIMITS, project_limits, rest, project_limits.c.pod == "")
+            paging.of_rows(connection, _LIMITS, project_limits, columns, rest, condition=project_limits.c.pod == "")
         )
         records += [LimitRecord(row.project_id, row.resource, row.hard_limit) for row in rows]
     return records

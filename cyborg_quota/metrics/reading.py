@@ -45,5 +45,5 @@ def read(
         return metrics, shared, states, headroom.read_budgets(connection, states, resources)
 
     metrics, shared, states, budgets = untimed.read(work)
-    projects, totals = headroom.metrics_of(states, resources, budgets), headroom.totals_of(shared)
+    projects, totals = headroom.metrics_of(shared, states, resources, budgets)
     return dataclasses.replace(metrics, projects=projects, totals=totals)

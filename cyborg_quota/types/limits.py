@@ -38,8 +38,18 @@ class TreeRow:
     @classmethod
     def of(cls, key: UsageKey, parent_id: str | None, depth: int, limit: int | None, now: Counters) -> TreeRow:
         """The row of a project whose usage row counts this now."""
-        amounts = now.used, now.subtree, now.reserved, now.minimum, now.promised
-        return cls(key.project_id, parent_id, depth, key.resource, limit, *amounts)
+        return cls(
+            key.project_id,
+            parent_id,
+            depth,
+            key.resource,
+            limit,
+            now.used,
+            now.subtree,
+            now.reserved,
+            now.minimum,
+            now.promised,
+        )
 
     @property
     def hierarchical_usage(self) -> int:

@@ -108,7 +108,6 @@ class TestEnforcement(TotalTestCase):
         wrong: Any
         for wrong in ({}, None, {"gpu": -1}, {"gpu": None}, {"gpu": True}, {"gpu": 2**63}, {"gpu": "5"}):
             self.assertRaises(exceptions.InvalidRequest, self.totals.set_total_limits, ADMIN, wrong)
-            self.assertRaises(exceptions.InvalidRequest, self.totals.preview_total_limits, ADMIN, wrong)
         self.assertRaises(exceptions.UnknownResource, self.totals.set_total_limits, ADMIN, {"gpu": 1, "tpu": 1})
         for wrong in ({"gpu": -1}, {"gpu": "5"}, {"gpu": 1.5}, 5, ["gpu"]):
             self.assertRaisesRegex(

@@ -108,7 +108,6 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "purge_history": {"older_than_seconds": 0},
     "get_parent": {"project_id": VICTIM},
     "set_total_limits": {"limits": {"gpu": 1000}},
-    "preview_total_limits": {"limits": {"gpu": 1000}},
     "unset_total_limits": {"resources": ["gpu"]},
     "list_total_limits": {},
     "count_total_limits_held": {"resources": ["gpu"]},

@@ -19,6 +19,7 @@ import contextlib
 import functools
 import hashlib
 import operator
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
@@ -270,10 +271,15 @@ def _block(dialect: sa.Dialect, guard: sa.Select[Any] | None, *steps: tuple[sa.E
 
     ``steps``: statements, and the number of rows that each must change.
     """
-    names = _Names()
+    names: list[str] = []
 
     def text_of(element: Any) -> str:
-        return str(element.compile(dialect=dialect)) % names
+        """With a question mark for each parameter, whose name is recorded. (clock.AT is a variable.)"""
+        parts = re.split(r"%\((\w+)\)s", str(element.compile(dialect=dialect)))
+        found = parts[1::2]
+        names.extend(name for name in found if name != clock.AT)
+        parts[1::2] = [name if name == clock.AT else "?" for name in found]
+        return "".join(parts).replace("%%", "%")
 
     at = f"DECLARE {clock.AT} BIGINT DEFAULT {MariaDB.second};"
     opened = [] if guard is None else [f"IF NOT EXISTS ({text_of(guard)}) THEN"]
@@ -285,22 +291,8 @@ def _block(dialect: sa.Dialect, guard: sa.Select[Any] | None, *steps: tuple[sa.E
     name = f"cyborg_quota_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
     quoted = text.replace("'", "''").replace("%", "%%")  # (the driver formats the text)
     # (The comment shows in a server log or a network trace that the statement commits.)
-    execution = f"EXECUTE {name} USING {', '.join(['%s'] * len(names.used))} -- COMMIT"
-    return ServerStatement(name, f"PREPARE {name} FROM '{quoted}'", execution, tuple(names.used))
-
-
-class _Names(dict[str, str]):
-    """Replaces each named parameter by a question mark, and records the names. (clock.AT is a variable.)"""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used: list[str] = []
-
-    def __missing__(self, name: str) -> str:
-        if name == clock.AT:
-            return name
-        self.used.append(name)
-        return "?"
+    execution = f"EXECUTE {name} USING {', '.join(['%s'] * len(names))} -- COMMIT"
+    return ServerStatement(name, f"PREPARE {name} FROM '{quoted}'", execution, tuple(names))
 
 
 @functools.lru_cache(maxsize=256)
