@@ -24,12 +24,11 @@ from cyborg_quota.db.models import changes, fences
 from cyborg_quota.types import (
     Author,
     HistoryEntry,
-    HistoryFilter,
     RecordedChange,
     RecordedChanges,
     Value,
 )
-from cyborg_quota.types.limits import reason_of
+from cyborg_quota.types.limits import HistoryFilter, reason_of
 
 FENCE: Final = "changes"
 """The row of ``fences`` that each change updates first."""

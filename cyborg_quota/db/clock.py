@@ -36,6 +36,9 @@ class second(FunctionElement[Any]):
     name = "second"
 
 
+EPOCH_MICROSECONDS: Final = (EPOCH - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
+"""From 1970 to the second 0."""
+
 AT: Final = "b_at"
 """The name of the parameter ``at``."""
 at: Final = sa.cast(sa.bindparam(AT, type_=sa.BigInteger), sa.BigInteger)
@@ -71,11 +74,6 @@ def date_of(month: int) -> datetime.datetime:
 def second_of(month: int) -> int:
     """The first second of a month, by its number."""
     return (date_of(month) - EPOCH) // datetime.timedelta(seconds=1)
-
-
-def microsecond_of(at: int) -> int:
-    """The microseconds from 1970 to this second."""
-    return (EPOCH - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1) + at * 1_000_000
 
 
 def end_of_month(at: int) -> int:

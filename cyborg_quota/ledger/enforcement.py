@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from cyborg_quota import units
 from cyborg_quota.types import (
@@ -46,7 +46,7 @@ def find_violations(
     """The constraints that ``request``, charged to ``project_id``, would violate; sorted.
 
     The usage of a descendant does not count against a constraint of scope ``project``. ``path``: the project and its
-    ancestors, whose minimums keep something for it. ``freed``: by how much less each row counts
+    ancestors, which may keep something for it. ``freed``: by how much less each row counts
     when a transfer has taken the amounts from its sender.
     """
     violations = []
@@ -68,12 +68,12 @@ def _kept(
 ) -> int:
     """How much the project ``path[0]`` can add before the row of ``key`` counts more than now.
 
-    That is what a transfer takes from the row, and the minimums below it that are not used then.
+    That is what a transfer takes from the row, and what the rows below it keep.
     """
     below = path[: path.index(key.project_id)] if key.project_id in path else path
     keys = [key._replace(project_id=project_id) for project_id in below]
-    rows = [(counters.get(row_key, Counters()), freed.get(row_key, 0)) for row_key in keys]
-    return freed.get(key, 0) + sum(max(0, row.minimum - row.counted + amount) for row, amount in rows)
+    below_it = (counters.get(row_key, Counters()).kept(freed.get(row_key, 0)) for row_key in keys)
+    return freed.get(key, 0) + sum(below_it)
 
 
 def widths(
@@ -124,7 +124,7 @@ def binding(violations: Iterable[Over], path: Sequence[str]) -> Over:
     return min(
         violations,
         key=lambda over: (
-            room(over),
+            over.room,
             not over.key.is_whole,
             over.scope == "counter",
             distance.get(over.project_id, len(path)),
@@ -138,25 +138,10 @@ def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
     """What the users of the project ``path[0]`` may see of these violations, which have all counters (I8).
 
     For each resource, they see one violation: the one that determines what fits, which the headroom names too. Another
-    one would reveal what its project holds, by the smallest amount at which it appears. A violation of another project
-    is without counters; one of ``path[0]`` is without the total of the subtree, which includes other projects.
+    one would reveal what its project holds, by the smallest amount at which it appears. See Over.seen_by.
     """
-    seen = []
-    for overs in grouped(violations, lambda over: over.resource).values():
-        over = binding(overs, path)
-        changes: dict[str, Any] = {"used": None, "reserved": None, "subtree": None}
-        if over.project_id == path[0]:
-            changes = {"subtree": over.subtree if over.budget else None, "promised": 0}
-        elif over.budget is not None:
-            changes |= {"limit": None, "budget": over.budget.hidden}
-        seen.append(dataclasses.replace(over, **changes))
-    return sorted(seen)
-
-
-def room(over: Over) -> int:
-    """The largest amount that the violated constraint would permit."""
-    usage = (over.used or 0) + (over.reserved or 0) if over.subtree is None else over.subtree
-    return max(0, (over.limit or 0) - usage - over.promised) + over.kept
+    by_resource = grouped(violations, lambda over: over.resource).values()
+    return sorted(binding(overs, path).seen_by(path[0]) for overs in by_resource)
 
 
 K = TypeVar("K", str, ResourceKey)
@@ -188,7 +173,7 @@ def compute(
             owner = None if over.scope == "total" else over.project_id
             # (The devices that a budget permits now would tell what was spent of it.)
             limit = None if over.scope == "budget" else over.limit
-            fits[resource] = Headroom(room(over), owner, over.scope, limit, pod=over.pod)
+            fits[resource] = Headroom(over.room, owner, over.scope, limit, pod=over.pod)
     return fits
 
 

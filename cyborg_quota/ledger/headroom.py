@@ -62,7 +62,7 @@ class HeadroomReader:
         overs += self._enforcers.check(project_id, request)
         fits: dict[str, int] = {}
         for over in overs:
-            fits[over.resource] = min(enforcement.room(over), fits.get(over.resource, MAX_AMOUNT))
+            fits[over.resource] = min(over.room, fits.get(over.resource, MAX_AMOUNT))
         shown = overs if sees_all else enforcement.redact(overs, state.project_ids)
         return [dataclasses.replace(over, fits=fits[over.resource]) for over in shown]
 

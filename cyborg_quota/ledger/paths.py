@@ -14,7 +14,7 @@ from cyborg_quota.db import clock, path_state, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.db.prepared import chunks
-from cyborg_quota.types import ResourceKey, UsageKey
+from cyborg_quota.types import MICROSECONDS, ResourceKey, UsageKey
 from cyborg_quota.types.hours import BudgetPeriod
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class PathCache:
         if path.limits is not None and path.limits.budgets:
             periods, until = self.budgets(connection, path.project_ids, {key.resource for key in wanted})
             path.budgets = {period.budget.key: period for period in periods if period.budget.enforce}
-            ends = path.until, None if until is None else clock.microsecond_of(until)
+            ends = path.until, None if until is None else clock.EPOCH_MICROSECONDS + until * MICROSECONDS
             path.until = min((end for end in ends if end is not None), default=None)
         if len(self._cached_paths) >= _MAX_CACHED_PATHS:
             self._cached_paths.clear()

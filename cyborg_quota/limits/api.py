@@ -28,7 +28,6 @@ from cyborg_quota.types import (
     Author,
     Counters,
     HistoryEntry,
-    HistoryFilter,
     LimitOverride,
     LimitRecord,
     Marker,
@@ -37,7 +36,7 @@ from cyborg_quota.types import (
     TotalLimit,
     UsageKey,
 )
-from cyborg_quota.types.limits import TreeRow, without_others
+from cyborg_quota.types.limits import HistoryFilter, TreeRow, without_others
 from cyborg_quota.validation import Context
 
 MAX_TREE_PROJECTS: Final = 400

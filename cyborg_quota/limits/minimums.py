@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from cyborg_quota import exceptions, policy, validation
+from cyborg_quota import exceptions, validation
 from cyborg_quota.db import change_log, charges, path_state, projects
 from cyborg_quota.db.database import Connection
 from cyborg_quota.ledger.paths import until_stable
@@ -74,13 +74,6 @@ class Minimums(Projects):
 
         with self._redacted(context):
             return until_stable(attempt)
-
-    def _require_may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
-        """Raise NotAuthorized unless the context may set limits and minimums of the project."""
-        if not self._authority.permits(policy.RULE, context, project_id, parent_id):
-            raise exceptions.NotAuthorized(
-                action, f"the context of an admin or of an administrator of the parent project (rule {policy.RULE})"
-            )
 
     def _import_minimums(self, context: Context, changes: Iterable[RecordedChange], reason: str | None) -> None:
         """Make these changes, in order. Raises LimitRefused if other calls have taken what was left meanwhile."""

@@ -74,6 +74,13 @@ class Projects(Subject):
             may_see = functools.partial(self._authority.allows, context, policy.GET)
             raise exceptions.LimitRefused(refused.violations, refused.changes, may_see) from None
 
+    def _require_may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
+        """Raise NotAuthorized unless the context may set limits and minimums of the project."""
+        if not self._authority.permits(policy.RULE, context, project_id, parent_id):
+            raise exceptions.NotAuthorized(
+                action, f"the context of an admin or of an administrator of the parent project (rule {policy.RULE})"
+            )
+
     @property
     def _changes(self) -> LimitChanges:
         """What changes limits. Raises LimitsReadOnly."""

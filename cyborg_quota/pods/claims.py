@@ -23,6 +23,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import ClassVar, Final, NamedTuple, cast
 
 from oslo_config import cfg
@@ -201,8 +202,8 @@ class PodEnforcer(Enforcer):
         request = {limit.key.resource_key: enforcement.TOO_MUCH for limit in limits}
         overs = enforcement.find_violations(project_id, limits, state.counters, request)
         rooms = {ResourceKey(over.resource, over.pod): 0 for over in refusal.overs if over.pod is not None}
-        for over in sorted(overs, key=enforcement.room, reverse=True):
-            rooms[ResourceKey(over.resource, str(over.pod))] = enforcement.room(over)
+        for over in sorted(overs, key=attrgetter("room"), reverse=True):
+            rooms[ResourceKey(over.resource, str(over.pod))] = over.room
         return rooms
 
     def explain(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> None:  # noqa: ARG002

@@ -278,6 +278,10 @@ class Counters:
         """What it adds to ``counted`` of the row above."""
         return max(self.counted, self.minimum)
 
+    def kept(self, freed: int) -> int:
+        """How much can be added, when ``freed`` has left the row, before it adds more to the row above than now."""
+        return max(0, self.minimum - self.counted + freed)
+
     def __str__(self) -> str:
         promised = f", promised {self.promised}" if self.promised else ""
         return f"used {self.used}, reserved {self.reserved}, subtree {self.subtree}{promised}"
@@ -434,6 +438,23 @@ class Over:
     def key(self) -> UsageKey:
         """The usage row that the constraint limits."""
         return UsageKey(self.project_id, self.resource, self.pod or "")
+
+    @property
+    def room(self) -> int:
+        """The largest amount that the constraint would permit."""
+        usage = (self.used or 0) + (self.reserved or 0) if self.subtree is None else self.subtree
+        return max(0, (self.limit or 0) - usage - self.promised) + self.kept
+
+    def seen_by(self, project_id: str) -> Over:
+        """What the users of a project may see (I8). A violation of another project is without counters; one of its own
+        is without the total of the subtree, which includes other projects.
+        """
+        changes: dict[str, Any] = {"used": None, "reserved": None, "subtree": None}
+        if self.project_id == project_id:
+            changes = {"subtree": self.subtree if self.budget else None, "promised": 0}
+        elif self.budget is not None:
+            changes |= {"limit": None, "budget": self.budget.hidden}
+        return dataclasses.replace(self, **changes)
 
     @property
     def counts_descendants(self) -> bool:
@@ -732,24 +753,6 @@ class HistoryEntry:
     before: Any
     after: Any
     reason: str | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class HistoryFilter:
-    """Selects entries of the history: those that have all given values.
-
-    ``provider``: a name or a UUID, of the past too. ``since`` and ``until``: times (naive UTC); an entry of the
-    time ``until`` is not selected.
-    """
-
-    subject: str | None = None
-    project_id: str | None = None
-    resource: str | None = None
-    provider: str | None = None
-    pod: str | None = None
-    user_id: str | None = None
-    since: datetime.datetime | None = None
-    until: datetime.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

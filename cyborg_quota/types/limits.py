@@ -61,6 +61,24 @@ class TreeRow:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class HistoryFilter:
+    """Selects entries of the history: those that have all given values.
+
+    ``provider``: a name or a UUID, of the past too. ``since`` and ``until``: times (naive UTC); an entry of the
+    time ``until`` is not selected.
+    """
+
+    subject: str | None = None
+    project_id: str | None = None
+    resource: str | None = None
+    provider: str | None = None
+    pod: str | None = None
+    user_id: str | None = None
+    since: datetime.datetime | None = None
+    until: datetime.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Holding:
     """The usage of a project, its own limit (None: no limit is set for it), and the number of its overrides that have
     not ended. ``is_overridden``: one of these applies now.
