@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+import itertools
 from unittest import mock
 
 import testscenarios
@@ -15,66 +14,88 @@ from cyborg_quota.types import Counters, Drift, UsageKey
 from tests import base, fixtures, hooks, on_sqlite
 
 TRUE = Counters(used=3, reserved=2, subtree=5)
+ROOT = Counters(used=1, reserved=0, subtree=10)
 ROW = "WHERE project_id = 'p1' AND resource = 'gpu'"
+ROOTS = "WHERE project_id = 'root' AND resource"
+HELD = "WHERE consumer_id = 'held' AND resource = 'gpu'"
 INSERT = (
     "INSERT INTO reservations (uuid, usage_id, project_id, resource, delta, state, deleted, live)"
     " SELECT 'by hand', id, project_id, resource, 4, '{}', FALSE, 1 FROM quota_usages " + ROW
 )
-# What is changed by hand: the counters of p1's gpus then, and what they should be.
-KINDS: dict[str, tuple[str, Counters | None, Counters]] = {
-    "used too high": (f"UPDATE quota_usages SET used = 9 {ROW}", Counters(9, 2, 5), TRUE),
-    "used too low": (f"UPDATE quota_usages SET used = 0 {ROW}", Counters(0, 2, 5), TRUE),
-    "reserved too high": (f"UPDATE quota_usages SET reserved = 9 {ROW}", Counters(3, 9, 5), TRUE),
-    "reserved too low": (f"UPDATE quota_usages SET reserved = 1 {ROW}", Counters(3, 1, 5), TRUE),
-    "subtree too high": (f"UPDATE quota_usages SET subtree = 6 {ROW}", Counters(3, 2, 6), TRUE),
-    "subtree too low": (f"UPDATE quota_usages SET subtree = 0 {ROW}", Counters(3, 2, 0), TRUE),
-    "all three": (
-        f"UPDATE quota_usages SET used = 2147483647, reserved = 0, subtree = 1 {ROW}",
-        Counters(2147483647, 0, 1),
-        TRUE,
+
+
+def gpus(recorded: Counters | None, expected: Counters = TRUE) -> Drift:
+    """Of p1."""
+    return Drift(UsageKey("p1", "gpu"), recorded, expected)
+
+
+def total(recorded: Counters | None, expected: Counters = ROOT) -> Drift:
+    """Of root."""
+    return Drift(UsageKey("root", "gpu"), recorded, expected)
+
+
+# What is changed by hand, and what the audit reports. (If the repair differs from it, what is repaired.)
+KINDS: dict[str, tuple[list[Drift], ...]] = {
+    "DELETE FROM reservations WHERE state = 'rolled_back'": ([],),
+    f"UPDATE quota_usages SET used = 9 {ROW}": ([gpus(Counters(9, 2, 5))],),
+    f"UPDATE quota_usages SET used = 0 {ROW}": ([gpus(Counters(0, 2, 5))],),
+    f"UPDATE quota_usages SET reserved = 9 {ROW}": ([gpus(Counters(3, 9, 5))],),
+    f"UPDATE quota_usages SET reserved = 1 {ROW}": ([gpus(Counters(3, 1, 5))],),
+    f"UPDATE quota_usages SET used = 2147483647, reserved = 0 {ROW}": ([gpus(Counters(2147483647, 0, 5))],),
+    # Of a row whose total differs from its parts, the audit reports each; the repair begins with the child.
+    f"UPDATE quota_usages SET subtree = 25 {ROW}": (
+        [gpus(Counters(3, 2, 25)), total(ROOT, Counters(1, 0, 30))],
+        [gpus(Counters(3, 2, 25))],
     ),
-    "usage row deleted": (f"DELETE FROM quota_usages {ROW}", None, TRUE),
-    "committed row deleted": (
-        "DELETE FROM reservations WHERE consumer_id = 'held' AND resource = 'gpu'",
-        TRUE,
-        Counters(0, 2, 2),
+    f"UPDATE quota_usages SET subtree = 0 {ROW}": (
+        [gpus(Counters(3, 2, 0)), total(ROOT, Counters(1, 0, 5))],
+        [gpus(Counters(3, 2, 0))],
     ),
-    "row in flight deleted": (
-        "DELETE FROM reservations WHERE consumer_id = 'flying'",
-        TRUE,
-        Counters(3, 0, 3),
+    f"UPDATE quota_usages SET subtree = 99 {ROOTS} = 'gpu'": ([total(Counters(1, 0, 99))],),
+    f"UPDATE quota_usages SET subtree = 0 {ROOTS} = 'gpu'": ([total(Counters(1, 0, 0))],),
+    f"DELETE FROM quota_usages {ROW}": ([gpus(None), total(ROOT, Counters(1, 0, 5))], [gpus(Counters(0, 0, 0))]),
+    # A limit on the subtree is compared with the total of an unused root, too: its loss must be detected.
+    f"DELETE FROM quota_usages {ROOTS} = 'gpu'": ([total(None)], [total(Counters(0, 0, 0))]),
+    f"DELETE FROM quota_usages {ROOTS} = 'fpga'": (
+        [Drift(UsageKey("root", "fpga"), None, Counters(0, 0, 1))],
+        [Drift(UsageKey("root", "fpga"), Counters(0, 0, 0), Counters(0, 0, 1))],
     ),
-    "committed row inserted": (INSERT.format("committed"), TRUE, Counters(7, 2, 9)),
-    "row in flight inserted": (INSERT.format("reserved"), TRUE, Counters(3, 6, 9)),
-    "committed by hand": (
-        "UPDATE reservations SET state = 'committed' WHERE consumer_id = 'flying'",
-        TRUE,
-        Counters(5, 0, 5),
+    # The total of the root agreed with the child's counters; it follows the repair of the child.
+    f"DELETE FROM reservations {HELD}": (
+        [gpus(TRUE, Counters(0, 2, 2))],
+        [gpus(TRUE, Counters(0, 2, 2)), total(ROOT, Counters(1, 0, 7))],
     ),
-    "another delta": (
-        "UPDATE reservations SET delta = 1 WHERE consumer_id = 'held' AND resource = 'gpu'",
-        TRUE,
-        Counters(1, 2, 3),
+    "DELETE FROM reservations WHERE consumer_id = 'flying'": (
+        [gpus(TRUE, Counters(3, 0, 3))],
+        [gpus(TRUE, Counters(3, 0, 3)), total(ROOT, Counters(1, 0, 8))],
+    ),
+    INSERT.format("committed"): (
+        [gpus(TRUE, Counters(7, 2, 9))],
+        [gpus(TRUE, Counters(7, 2, 9)), total(ROOT, Counters(1, 0, 14))],
+    ),
+    INSERT.format("reserved"): (
+        [gpus(TRUE, Counters(3, 6, 9))],
+        [gpus(TRUE, Counters(3, 6, 9)), total(ROOT, Counters(1, 0, 14))],
+    ),
+    "UPDATE reservations SET state = 'committed' WHERE consumer_id = 'flying'": ([gpus(TRUE, Counters(5, 0, 5))],),
+    f"UPDATE reservations SET delta = 1 {HELD}": (
+        [gpus(TRUE, Counters(1, 2, 3))],
+        [gpus(TRUE, Counters(1, 2, 3)), total(ROOT, Counters(1, 0, 8))],
     ),
 }
 
 
 class DriftTestCase(base.LedgerTestCase):
-    """p1 has 3 gpus committed and 2 in flight; other projects and resources have other amounts."""
-
-    parents: Mapping[str, str | None] = {}
+    """p1 has 3 gpus committed and 2 in flight; p2, the root above both, and another resource have other amounts."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.plant(self.parents)
-        for project_id, name, deltas in (
-            ("p1", "held", {"gpu": 3, "fpga": 1}),
-            ("p2", "held by p2", {"gpu": 4}),
-        ):
-            self.quotas.adopt(base.ADMIN, [Claim(name, deltas)], project_id)
+        self.plant({"root": None, "p1": "root", "p2": "root"})
+        for name, deltas in (("p1", {"gpu": 3, "fpga": 1}), ("p2", {"gpu": 4}), ("root", {"gpu": 1})):
+            self.quotas.adopt(base.ADMIN, [Claim("held" if name == "p1" else None, deltas)], name)
         self.quotas.reserve(self.context, {"gpu": 2}, consumer="flying")
         self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 7}))
-        self.assertEqual([], self.quotas.audit(base.ADMIN))
+        self.saved = hooks.SavedRows(self.sql, ["reservations", "quota_usages"])
 
     def assert_healed(self) -> None:
         self.assertEqual([], self.engine.audit(base.ADMIN))
@@ -83,90 +104,22 @@ class DriftTestCase(base.LedgerTestCase):
 
 
 class TestKinds(DriftTestCase):
-    """Each kind of drift in a flat cloud."""
-
     def test_reported_and_healed(self) -> None:
-        saved = hooks.SavedRows(self.sql, ["reservations", "quota_usages"])
-        for kind, (statement, recorded, expected) in KINDS.items():
-            with self.subTest(kind=kind):
-                saved.put_back()
+        for statement, drifts in KINDS.items():
+            with self.subTest(statement):
+                self.saved.put_back()
                 self.execute(statement)
-                drift = Drift(UsageKey("p1", "gpu"), recorded, expected)
-                self.assertEqual([drift], self.engine.audit(base.ADMIN))
-                repaired = dataclasses.replace(drift, recorded=recorded or Counters(0, 0, 0))
-                self.assertEqual([repaired], self.engine.heal(base.ADMIN))
-                self.assertEqual((expected.used, expected.reserved), self.figures())
+                expected = drifts[0], drifts[-1]
+                self.assertEqual(expected, (self.engine.audit(base.ADMIN), self.engine.heal(base.ADMIN)))
                 self.assert_healed()
 
     @on_sqlite
     def test_several_sorted(self) -> None:
-        self.execute("DELETE FROM reservations WHERE state = 'rolled_back'")
-        self.assertEqual([], self.engine.audit(base.ADMIN), "an ended row")
         self.execute("UPDATE quota_usages SET used = used + 1, subtree = subtree + 1")
-        audited = self.engine.audit(base.ADMIN)
-        self.assertEqual([("p1", "fpga"), ("p1", "gpu"), ("p2", "gpu")], [drift.key[:2] for drift in audited])
-        self.assertEqual(audited, self.engine.heal(base.ADMIN))
+        keys = [drift.key[:2] for drift in self.engine.audit(base.ADMIN)]
+        self.assertEqual(sorted([("p2", "gpu"), *itertools.product(("p1", "root"), ("fpga", "gpu"))]), keys)
+        self.engine.heal(base.ADMIN)
         self.assert_healed()
-
-
-class TestTree(DriftTestCase):
-    """p1 and p2 are children of root, which holds 1 itself."""
-
-    scenarios = fixtures.ON_SQLITE
-    parents = {"root": None, "p1": "root", "p2": "root"}
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.quotas.adopt(base.ADMIN, [base.claim("held by root", gpu=1)], "root")
-        self.assertEqual(10, self.subtrees()["root"])
-
-    def test_reported_and_healed(self) -> None:
-        """Of a row whose total differs from its parts, the audit reports each; the repair begins with the child."""
-        root, gpus = Counters(1, 0, 10), "WHERE project_id = 'root' AND resource = 'gpu'"
-        saved = hooks.SavedRows(self.sql, ["reservations", "quota_usages"])
-        child = Drift(UsageKey("p1", "gpu"), Counters(3, 2, 25), TRUE)
-        lost = Drift(UsageKey("p1", "gpu"), TRUE, Counters(0, 2, 2))
-        cases: dict[str, tuple[list[Drift], list[Drift]]] = {}
-        for statement, recorded in (
-            (
-                f"UPDATE quota_usages SET used = 9, reserved = 9 {ROW}",
-                Drift(UsageKey("p1", "gpu"), Counters(9, 9, 5), TRUE),
-            ),
-            (f"UPDATE quota_usages SET subtree = 99 {gpus}", Drift(UsageKey("root", "gpu"), Counters(1, 0, 99), root)),
-            (f"UPDATE quota_usages SET subtree = 0 {gpus}", Drift(UsageKey("root", "gpu"), Counters(1, 0, 0), root)),
-        ):
-            cases[statement] = [recorded], [recorded]
-        cases[f"UPDATE quota_usages SET subtree = 25 {ROW}"] = (
-            [child, Drift(UsageKey("root", "gpu"), root, Counters(1, 0, 30))],
-            [child],
-        )
-        # The total of the root agreed with the child's counters; it follows the repair of the child.
-        cases["DELETE FROM reservations WHERE consumer_id = 'held' AND resource = 'gpu'"] = (
-            [lost],
-            [lost, Drift(UsageKey("root", "gpu"), root, Counters(1, 0, 7))],
-        )
-        for statement, (audited, healed) in cases.items():
-            with self.subTest(statement):
-                saved.put_back()
-                self.execute(statement)
-                self.assertEqual((audited, healed), (self.engine.audit(base.ADMIN), self.engine.heal(base.ADMIN)))
-                self.assert_healed()
-
-    def test_deleted(self) -> None:
-        """A limit on the subtree is compared with the total of an unused root: its loss must be detected."""
-        saved = hooks.SavedRows(self.sql, ["reservations", "quota_usages"])
-        for expected in (
-            Drift(UsageKey("p1", "gpu"), None, TRUE),
-            Drift(UsageKey("root", "gpu"), None, Counters(1, 0, 10)),
-            Drift(UsageKey("root", "fpga"), None, Counters(0, 0, 1)),
-        ):
-            saved.put_back()
-            key = f"project_id = '{expected.key.project_id}' AND resource = '{expected.key.resource}'"
-            self.execute(f"DELETE FROM quota_usages WHERE {key}")
-            self.assertIn(expected, self.engine.audit(base.ADMIN))
-            self.engine.heal(base.ADMIN)
-            self.assertEqual(10, self.subtrees()["root"])
-            self.assert_healed()
 
 
 CALLS = {
@@ -183,7 +136,6 @@ class TestCallsOnDrift(DriftTestCase):
 
     scenarios = testscenarios.multiply_scenarios(fixtures.SCENARIOS, [(call, {"call": call}) for call in CALLS])
     call = ""
-    parents = {"root": None, "p1": "root"}
 
     def make_call(self) -> None:
         named, _ = CALLS[self.call]
@@ -195,14 +147,13 @@ class TestCallsOnDrift(DriftTestCase):
 
     def test_recounted_or_healed_afterwards(self) -> None:
         """The row of the project alone is too low, or all are; the usage rows were deleted, or are too high."""
-        saved = hooks.SavedRows(self.sql, ["reservations", "quota_usages"])
         for statement, is_recounted in (
             ("UPDATE quota_usages SET used = 0, reserved = 0 WHERE project_id = 'p1'", True),
             ("UPDATE quota_usages SET used = 0, reserved = 0, subtree = 0", True),
             ("DELETE FROM quota_usages", False),
             ("UPDATE quota_usages SET used = used + 5, reserved = reserved + 5, subtree = subtree + 5", False),
         ):
-            saved.put_back()
+            self.saved.put_back()
             self.execute(statement)
             self.make_call()
             if is_recounted:
@@ -214,10 +165,8 @@ class TestCallsOnDrift(DriftTestCase):
             self.assert_healed()
 
 
-class TestReserveOnDrift(DriftTestCase):
-    """A reserve relies on the counters, and creates missing rows."""
-
-    def test_usage_row_deleted(self) -> None:
+class TestDeleted(DriftTestCase):
+    def test_a_reserve_creates_missing_rows(self) -> None:
         """Its path is cached, with the ID of a row that is gone."""
         self.execute(f"DELETE FROM quota_usages {ROW}")
         self.engine.reserve(self.context, {"gpu": 1, "fpga": 1})
@@ -225,8 +174,6 @@ class TestReserveOnDrift(DriftTestCase):
         self.engine.heal(base.ADMIN)
         self.assert_healed()
 
-
-class TestDeletedAgain(DriftTestCase):
     def test_the_error_names_the_usage_row(self) -> None:
         self.execute("DELETE FROM quota_usages")
         with mock.patch.object(PathCache, "get"):  # the usage row is not created
