@@ -51,7 +51,7 @@ class TestLostAnswers(HistoryTestCase):
         admin, capacity = self.admin, self.capacity
         admin.add_project(base.ADMIN, "parent")
         admin.set_limits(base.ADMIN, {"gpu": 9}, "parent")
-        calls: list[Callable[[], object]] = [
+        calls: list[Callable[[], object]] = [  # the last four: another object announces them
             lambda: admin.add_project(base.ADMIN, "child", "parent"),
             lambda: admin.set_limits(base.ADMIN, {"gpu": 3}, "child", generation=0),
             lambda: admin.set_overrides(base.ADMIN, {"gpu": 4}, "child", NEVER),
@@ -63,20 +63,18 @@ class TestLostAnswers(HistoryTestCase):
             lambda: admin.remove_project(base.ADMIN, "child"),
             lambda: self.pods.add(base.ADMIN, "east"),
             lambda: self.pods.change(base.ADMIN, "east", weight=2),
-        ]
-        of_capacity: list[Callable[[], object]] = [  # (another object announces them)
             lambda: capacity.add_provider(base.ADMIN, "n1"),
             lambda: capacity.add_provider(base.ADMIN, "n2", parent=capacity.show_provider(base.ADMIN, "n1").uuid),
             lambda: capacity.set_inventories(base.ADMIN, "n2", {"gpu": Inventory(3)}),
             lambda: capacity.remove_inventory(base.ADMIN, "n2", "gpu"),
         ]
-        announced: list[Any] = []
+        announced: list[object] = []
         self.patch(self.engine._driver.history, "listener", announced.append)
-        for call in calls + of_capacity:
+        for call in calls:
             with hooks.LostCommits(self.engine, self.backend, table="changes") as lost:
                 call()
             self.assertEqual(1, lost.lost)
-        self.assertEqual(len(calls), len(announced))
+        self.assertEqual(len(calls) - 4, len(announced))
         found = history_replay.differences(self.engine)
         self.assertEqual([], [one for one in found if one.key[0] != "minimum"])  # (which the replay does not know)
 
@@ -85,20 +83,22 @@ class TestEntries(HistoryTestCase):
     scenarios = fixtures.ON_SQLITE
 
     def test_what_is_recorded(self) -> None:
-        self.admin.set_limits(ALICE, {"gpu": 5, "fpga": 2}, reason="opening")
-        self.admin.set_limit(ALICE, "gpu", 6)
-        self.admin.add_project(ALICE, "atlas")
-        self.admin.add_project(ALICE, "physics", "atlas")
-        self.admin.set_limit(ALICE, "gpu", -1, "physics")
-        self.admin.set_limit(ALICE, "gpu", -1, "physics")  # no change
-        self.admin.set_limit(ALICE, "gpu", 0, "physics")
-        self.admin.unset_limit(ALICE, "gpu", "physics")
-        self.admin.unset_limit(ALICE, "gpu", "physics")  # no change
-        self.admin.unset_limit(ALICE, "fpga")
-        self.admin.set_limit(ALICE, "gpu", 9, "physics")
-        self.admin.move_project(ALICE, "physics", None)
-        self.admin.move_project(ALICE, "physics", None)  # no change
-        self.admin.remove_project(ALICE, "physics")
+        admin = self.admin
+        admin.set_limits(ALICE, {"gpu": 5, "fpga": 2}, reason="opening")
+        calls: list[tuple[Any, ...]] = [
+            (admin.set_limit, "gpu", 6),
+            (admin.add_project, "atlas"),
+            (admin.add_project, "physics", "atlas"),
+            *[(admin.set_limit, "gpu", -1, "physics")] * 2,  # the second one is no change
+            (admin.set_limit, "gpu", 0, "physics"),
+            *[(admin.unset_limit, "gpu", "physics")] * 2,
+            (admin.unset_limit, "fpga"),
+            (admin.set_limit, "gpu", 9, "physics"),
+            *[(admin.move_project, "physics", None)] * 2,
+            (admin.remove_project, "physics"),
+        ]
+        for call, *arguments in calls:
+            call(ALICE, *arguments)
         self.assertEqual(
             [
                 ("set limit", None, "fpga", None, 2),
@@ -122,10 +122,8 @@ class TestEntries(HistoryTestCase):
         self.assertEqual(("alice", "operators", "req-1", "opening"), (
             first.user_id, first.user_project_id, first.request_id, first.reason
         ))  # fmt: skip
-        at = first.at
-        assert at is not None
-        now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
-        self.assertLess(abs(now - at), datetime.timedelta(minutes=5))
+        age = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None) - (first.at or NEVER)
+        self.assertLess(abs(age), datetime.timedelta(minutes=5))
 
     def test_an_import_is_recorded(self) -> None:
         self.admin.add_project(base.ADMIN, "higgs")
@@ -193,15 +191,16 @@ class TestCapacityEntries(HistoryTestCase):
 
     def test_of_a_provider(self) -> None:
         self.pods.add(base.ADMIN, "east")
-        self.capacity.add_provider(ALICE, "n2", parent="n1", can_host=False, reason="new rack")
-        self.capacity.set_provider(ALICE, "n2", pod="east")
-        self.capacity.set_provider(ALICE, "n2", pod="east")  # no change
+        capacity = self.capacity
+        capacity.add_provider(ALICE, "n2", parent="n1", can_host=False, reason="new rack")
         wanted = {"gpu": Inventory(4, reserved=1, allocation_ratio=decimal.Decimal("1.50")), "fpga": Inventory(2)}
-        self.capacity.set_inventories(ALICE, "n2", wanted)
-        self.capacity.set_inventories(ALICE, "n2", {**wanted, "fpga": Inventory(3)}, reason="one more")
-        self.capacity.set_inventories(ALICE, "n2", {}, used_elsewhere={"gpu": 1})  # a measurement
-        self.capacity.remove_inventory(ALICE, "n2", "fpga")
-        self.capacity.remove_inventory(ALICE, "n2", "fpga")  # no change
+        for _ in range(2):  # the second time, it is no change
+            capacity.set_provider(ALICE, "n2", pod="east")
+            capacity.set_inventories(ALICE, "n2", wanted)
+        capacity.set_inventories(ALICE, "n2", {**wanted, "fpga": Inventory(3)}, reason="one more")
+        capacity.set_inventories(ALICE, "n2", {}, used_elsewhere={"gpu": 1})  # a measurement
+        for _ in range(2):
+            capacity.remove_inventory(ALICE, "n2", "fpga")
         self.assert_replayed()
         uuid = self.capacity.show_provider(base.ADMIN, "n2").uuid
         self.capacity.remove_provider(ALICE, "n2", reason="sold")
@@ -221,10 +220,13 @@ class TestCapacityEntries(HistoryTestCase):
             ("remove inventory", "n2", None, "gpu", gpu, None),
             ("remove provider", "n2", None, None, in_pod, None),
         ]
-        for name in ("n2", uuid):
-            self.assertEqual(expected, self.of(provider=name))
-        self.assertEqual(expected[2:-1], self.of(provider="n2", subject="inventory"))
-        self.assertEqual(expected[:2] + expected[-1:], self.of(provider="n2", subject="provider"))
+        for filters, part in (
+            ({"provider": "n2"}, expected),
+            ({"provider": uuid}, expected),
+            ({"provider": "n2", "subject": "inventory"}, expected[2:-1]),
+            ({"provider": "n2", "subject": "provider"}, expected[:2] + expected[-1:]),
+        ):
+            self.assertEqual(part, self.of(**filters))
         self.assert_replayed()
         newest = self.admin.history(base.ADMIN)[0]
         self.assertEqual(("alice", "operators", "req-1", "sold"), (
@@ -233,9 +235,8 @@ class TestCapacityEntries(HistoryTestCase):
 
     def test_of_a_pod(self) -> None:
         self.pods.add(ALICE, "east", zone="z1", affinity={"purpose": "CAD"})
-        self.pods.change(ALICE, "east", state="maintenance")
-        self.pods.change(ALICE, "east", state="maintenance")  # no change
-        self.pods.change(ALICE, "east", state="available", weight=3)
+        for change in (*[{"state": "maintenance"}] * 2, {"state": "available", "weight": 3}):  # the second one is none
+            self.pods.change(ALICE, "east", **change)
         self.assertRaises(exceptions.PodExists, self.pods.add, ALICE, "east")
         self.assertRaises(exceptions.PodNotFound, self.pods.remove, ALICE, "west")
         self.assert_replayed()
@@ -291,16 +292,19 @@ class TestListing(HistoryTestCase):
         hour, minute = datetime.timedelta(hours=1), datetime.timedelta(minutes=1)
         now = datetime.datetime.now(datetime.timezone(5 * hour))
         moment = now - 30 * minute
-        for since, count in ((moment, 1), (moment - 2 * hour, 4)):
-            self.assertEqual(count, len(self.admin.history(base.ADMIN, "p1", since=since)))
-        limits = [one.after for one in self.admin.history(base.ADMIN, until=now - minute) if one.action == "set limit"]
-        self.assertEqual([5, 4, 3, 2, 1], limits)
-        self.assertEqual([], self.admin.history(base.ADMIN, until=now - 2 * hour))
-        alices = [one.after for one in self.admin.history(base.ADMIN, user_id="alice") if one.action == "set limit"]
-        self.assertEqual([5, 4, 3, 2, 1], alices)
+        cases: list[tuple[list[int | None], dict[str, Any]]] = [
+            ([6], {"project_id": "p1", "since": moment}),
+            ([6, 5, 3, 1], {"project_id": "p1", "since": moment - 2 * hour}),
+            ([6, 5, 3, 1], {"project_id": "p1", "resource": "gpu"}),
+            ([5, 4, 3, 2, 1], {"until": now - minute}),
+            ([], {"until": now - 2 * hour}),
+            ([5, 4, 3, 2, 1], {"user_id": "alice"}),
+        ]
+        for limits, wanted in cases:
+            entries = self.admin.history(base.ADMIN, subject="limit", **wanted)
+            self.assertEqual(limits, [entry.after for entry in entries], wanted)
         (entry,) = self.admin.history(base.ADMIN, "p9", subject="project")
         self.assertEqual(("add project", "p9"), (entry.action, entry.project_id))
-        self.assertEqual(4, len(self.admin.history(base.ADMIN, "p1", subject="limit", resource="gpu")))
 
     def test_bad_arguments(self) -> None:
         for changes in (
@@ -327,11 +331,8 @@ class TestListing(HistoryTestCase):
         self.admin.set_limit(ALICE, "gpu", 1, "p2", reason="opening")
         self.admin.set_limit(ALICE, "gpu", 100)
         entries = self.admin.history(base.Context("p2"))
-        self.assertEqual({"p2"}, {entry.project_id for entry in entries})
-        self.assertEqual(["opening", "new"], [entry.reason for entry in entries])
-        self.assertNotIn("alice", repr(entries))
-        self.assertNotIn("p1", repr(entries))
-        self.assertNotIn("operators", repr(entries))
+        self.assertEqual([("p2", "opening"), ("p2", "new")], [(entry.project_id, entry.reason) for entry in entries])
+        self.assertNotRegex(repr(entries), "alice|p1|operators")
         for wanted in ({"project_id": "p1"}, {"user_id": "alice"}, {"pod": "east"}, {"provider": "n1"}):
             self.assertRaises(exceptions.NotAuthorized, self.admin.history, base.Context("p2"), **wanted)  # type: ignore[arg-type]
         self.assertEqual([], self.admin.history(base.Context("nobody")))
