@@ -9,7 +9,7 @@ from typing import Any
 from cyborg_quota import ANY, Headroom, Inventory, exceptions
 from cyborg_quota.ledger.enforcement import Bundles
 from cyborg_quota.types import MAX_AMOUNT
-from tests import base, clouds, fixtures
+from tests import base, fixtures
 from tests.functional.test_capacity import ADMIN, CapacityTestCase
 
 
@@ -75,12 +75,3 @@ class TestHeadroom(CapacityTestCase):
         for bundle in ({}, {"gpu": 0}, {"gpu": -1}, {"nothing": 1}):
             self.assertRaises(exceptions.QuotaError, count, bundle, provider=ANY)
         self.assertRaises(exceptions.ProviderNotFound, count, {"gpu": 1}, provider="n9")
-
-    def test_any_is_one_more_statement(self) -> None:
-        def queries(provider: str | None) -> int:
-            with clouds.captured() as statements:
-                self.headroom(provider)
-            return len(clouds.queries(statements))
-
-        self.headroom()
-        self.assertEqual(queries(None) + 1, queries(ANY))

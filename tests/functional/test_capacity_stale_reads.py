@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from cyborg_quota import ANY, Inventory, exceptions
@@ -46,21 +47,17 @@ class TestStaleReads(CapacityTestCase):
         self.engine = self.make_engine()  # with empty caches
         self.hide(tables, "find_candidates", [])
         self.hide(inventories, "locations_of", {})
-        for provider in (ANY, "n1"):
-            self.is_synced = False
-            self.engine.reserve(self.context, {"gpu": 4}, provider=provider)
-            self.assertTrue(self.is_synced)
-        self.assertEqual(8, self.used())
-
-    def test_a_refusal_follows_a_synced_read(self) -> None:
-        self.claim(8)
-        self.engine = self.make_engine()
-        self.hide(tables, "find_candidates", [])
         self.hide(inventories, "read", {})
-        for provider in (ANY, "n1"):
-            self.is_synced = False
-            self.assertRaises(exceptions.OverCapacity, self.engine.reserve, self.context, {"gpu": 1}, provider=provider)
-            self.assertTrue(self.is_synced)
+        reserve = functools.partial(self.engine.reserve, self.context, {"gpu": 4})
+        for refuses in (False, True):
+            for provider in (ANY, "n1"):
+                self.is_synced = False
+                if refuses:
+                    self.assertRaises(exceptions.OverCapacity, reserve, provider=provider)
+                else:
+                    reserve(provider=provider)
+                self.assertTrue(self.is_synced)
+        self.assertEqual(8, self.used())
 
     def test_an_import_finds_what_another_node_has_added(self) -> None:
         """Otherwise it would try to add the providers that another node has just added."""
