@@ -55,13 +55,11 @@ class TestMakeEngine(oslo_base.BaseTestCase):
             f"sqlite:///{directory}/missing/quota.sqlite",
         ):
             with (
-                mock.patch.object(socket, "socket") as opened,
-                mock.patch.object(sa, "create_engine") as created,
+                mock.patch.object(socket, "socket", side_effect=AssertionError),
+                mock.patch.object(sa, "create_engine", side_effect=AssertionError),
             ):
                 engine = cyborg_quota.make_engine(configure(database={"connection": url}))
                 engine.close()
-            opened.assert_not_called()
-            created.assert_not_called()
             self.assertNotIn(SECRET, repr(vars(engine)))
 
     def test_invalid_options(self) -> None:
@@ -108,13 +106,9 @@ class TestOptions(oslo_base.BaseTestCase):
     """The options."""
 
     def test_every_option_has_help(self) -> None:
-        listed = opts.list_opts()
-        groups = {"api", "budgets", "capacity", "cyborg", "limits", "metrics", "notices", "pods", "quota"}
-        self.assertEqual(groups, {group for group, _ in listed})
-        for group, options in listed:
+        for group, options in opts.list_opts():
             for option in options:
-                self.assertTrue(option.help, f"[{group}] {option.name}")
-                self.assertTrue(option.help.endswith("."), f"[{group}] {option.name}")
+                self.assertTrue((option.help or "").endswith("."), f"[{group}] {option.name}")
                 if option.name.endswith(("expire", "grace", "interval", "age", "seconds", "timeout")):
                     self.assertIn("second", option.help.lower(), f"[{group}] {option.name} has a unit")
 
@@ -139,13 +133,9 @@ class TestCyborgsCalls(base.LedgerTestCase):
     """The calls of cyborg.quota.QUOTAS, as Cyborg makes them."""
 
     def test_register_resource(self) -> None:
-        class BaseResource:
-            def __init__(self, name: str, flag: str | None = None) -> None:
-                self.name = name
-                self.flag = flag
-
-        self.quotas.register_resource(BaseResource("vpu", "quota_vpus"))
-        self.quotas.register_resources([BaseResource("npu"), types.SimpleNamespace(name="dsp")])
+        vpu, npu = [types.SimpleNamespace(name=name, flag=f"quota_{name}s") for name in ("vpu", "npu")]
+        self.quotas.register_resource(vpu)
+        self.quotas.register_resources([npu, types.SimpleNamespace(name="dsp")])
         self.assertEqual(["dsp", "fpga", "gpu", "gpu.A100", "npu", "vpu"], self.quotas.resources)
         self.quotas.reserve(self.context, {"vpu": 1, "npu": 1, "dsp": 1})
         for resource in (object(), None, 7, types.SimpleNamespace(name=None)):
@@ -156,9 +146,6 @@ class TestCyborgsCalls(base.LedgerTestCase):
 
         uuids = self.quotas.reserve(context.RequestContext(project_id="p1"), {"gpu": 1})
         self.quotas.commit(context.RequestContext(project_id="p9", is_admin=True), uuids)
-        self.assertRaises(
-            exceptions.NotAuthorized,
-            self.quotas.expire,
-            context.RequestContext(project_id="p1", roles=["admin"]),
-        )
+        user = context.RequestContext(project_id="p1", roles=["admin"])
+        self.assertRaises(exceptions.NotAuthorized, self.quotas.expire, user)
         self.assertEqual((1, 0), self.figures())

@@ -8,7 +8,7 @@ from unittest import mock
 
 import sqlalchemy as sa
 
-from cyborg_quota import Claim, exceptions
+from cyborg_quota import Claim, QuotaEngine, exceptions
 from cyborg_quota.db.dialects import Dialect
 from tests import base, fixtures, hooks, trees
 
@@ -128,34 +128,31 @@ class TestManyProjects(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.plant({"top": None, "TOP": None, **{f"leaf{n}": "top" for n in range(4)}, "leaf4": "TOP"})
-        self.names = [*(f"root{number}" for number in range(15)), *(f"leaf{number}" for number in range(5))]
-        for name in self.names:
+        for name in (*(f"root{number}" for number in range(15)), *(f"leaf{number}" for number in range(5))):
             self.engine.reserve_many(base.Context(name), [Claim(None, {"gpu": 2, "fpga": 1}), Claim(None, {"gpu": 1})])
         self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000'")
 
-    def assert_nothing_is_held(self) -> None:
+    def sweep(self, engine: QuotaEngine) -> None:
+        """All expire, and nothing is held then."""
+        self.assertEqual(60, engine.expire(base.ADMIN))
+        self.assertEqual([], engine.audit(base.ADMIN))
         self.assert_invariants()
-        self.assertEqual([], self.engine.audit(base.ADMIN))
-        usages = [record.usage for record in self.engine.list_usages(base.ADMIN)]
+        usages = [record.usage for record in engine.list_usages(base.ADMIN)]
         self.assertEqual({(0, 0)}, {(usage.used, usage.reserved) for usage in usages})
 
-    def test_one_statement_reads_all_paths(self) -> None:
-        """Those of roots and of children."""
+    def test_paths_of_roots_and_of_children(self) -> None:
+        """One statement reads them all."""
+        saved = hooks.SavedRows(self.sql, ["reservations", "quota_usages"])
         engine = self.make_engine()
         engine.get_usages(base.ADMIN)
         with hooks.recorded_statements(engine) as sent:
-            self.assertEqual(60, engine.expire(base.ADMIN))
+            self.sweep(engine)
         self.assertEqual(1, len([text for text in sent if "RECURSIVE" in text]))
-        self.assert_nothing_is_held()
-
-    def test_one_has_drifted(self) -> None:
-        """The bulk update fails; row by row, the drifted row is recounted."""
+        saved.put_back()
+        # The bulk update fails; row by row, the drifted row is recounted.
         self.execute("UPDATE quota_usages SET reserved = 1 WHERE project_id = 'root3' AND resource = 'gpu'")
-        self.assertEqual(60, self.make_engine().expire(base.ADMIN))
-        self.assert_nothing_is_held()
-
-    def test_one_has_moved(self) -> None:
-        """An engine with the old path in its cache reads the path again."""
+        self.sweep(self.make_engine())
+        saved.put_back()
+        # An engine with the old path in its cache reads the path again.
         trees.move(hooks.database_of(self.make_engine()), "root3", "top")
-        self.assertEqual(60, self.engine.expire(base.ADMIN))
-        self.assert_nothing_is_held()
+        self.sweep(self.engine)
