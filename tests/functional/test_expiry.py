@@ -135,9 +135,9 @@ class TestManyProjects(base.LedgerTestCase):
     def sweep(self, engine: QuotaEngine) -> None:
         """All expire, and nothing is held then."""
         self.assertEqual(60, engine.expire(base.ADMIN))
-        self.assertEqual([], engine.audit(base.ADMIN))
+        self.assertEqual([], self.engine.audit(base.ADMIN))
         self.assert_invariants()
-        usages = [record.usage for record in engine.list_usages(base.ADMIN)]
+        usages = [record.usage for record in self.engine.list_usages(base.ADMIN)]
         self.assertEqual({(0, 0)}, {(usage.used, usage.reserved) for usage in usages})
 
     def test_paths_of_roots_and_of_children(self) -> None:
