@@ -91,7 +91,7 @@ class TestFunctions(base.BackendTestCase):
         self.sync()
         self.execute(f"REVOKE EXECUTE ON FUNCTION {', '.join(DEFINITIONS)} FROM PUBLIC, {self.user}")
         self.attach(self.make_engine())
-        self.assertEqual(1, self.log.output.count("A function of the ledger cannot be called"))
+        self.assertEqual(2, self.log.output.count("A function of the ledger cannot be called"), "once each time")
         self.assertNotIn("Traceback", self.log.output)
 
     def test_a_user_that_may_create_them(self) -> None:

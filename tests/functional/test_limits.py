@@ -109,17 +109,18 @@ class TestTwoLevels(LimitsTestCase):
         self.assertEqual([], self.blockers("b", 3))
         self.assertEqual(["domain"], self.blockers("b", 4))
         self.assertEqual(["b", "domain"], self.blockers("b", 6))
-        # No child above its parent.
-        for limit in (9, UNLIMITED):
-            self.assertRaises(exceptions.LimitRefused, self.set, "a", limit)
-        self.set("a", 8)
-        self.assertRaises(exceptions.LimitRefused, self.set, "domain", 7)
-        self.set("domain", UNLIMITED)
-        self.set("a", UNLIMITED)
-        # No third level.
-        self.assertRaises(exceptions.LimitRefused, self.admin.add_project, base.ADMIN, "c", "a")
+        # No child above its parent, and no third level.
         self.admin.add_project(base.ADMIN, "other")
-        self.assertRaises(exceptions.LimitRefused, self.admin.move_project, base.ADMIN, "domain", "other")
+        for call, *arguments in (
+            (self.set, "a", 9),
+            (self.set, "a", UNLIMITED),
+            (self.set, "domain", 4),
+            (self.admin.add_project, base.ADMIN, "c", "a"),
+            (self.admin.move_project, base.ADMIN, "domain", "other"),
+        ):
+            self.assertRaises(exceptions.LimitRefused, call, *arguments)
+        for project_id in ("domain", "a"):
+            self.set(project_id, UNLIMITED)
 
 
 class TestFlat(LimitsTestCase):
@@ -142,8 +143,8 @@ class TestMissing(LimitsTestCase):
 
     def test_refused_with_the_command_that_sets_one(self) -> None:
         """Unless it is unlimited where configured."""
-        error = self.assertRaises(exceptions.LimitNotSet, self.quotas.reserve, self.context, {"gpu": 1})
-        self.assertIn("`set --default gpu=10`", str(error))
+        command, reserve = "`set --default gpu=10`", self.quotas.reserve
+        self.assertRaisesRegex(exceptions.LimitNotSet, command, reserve, self.context, {"gpu": 1})
         self.assertEqual([], self.engine.list_reservations(base.ADMIN))
         engine = self.make_limited(missing_is_unlimited=True)
         engine.reserve(self.context, {"gpu": 1000})
@@ -160,21 +161,25 @@ class TestTree(LimitsTestCase):
         super().setUp()
         self.set(None, UNLIMITED)
 
-    def refused(self, call: Any, *args: Any) -> str:
-        return str(self.assertRaises(exceptions.ProjectRefused, call, base.ADMIN, *args))
+    def assert_refused(self, *cases: tuple[Any, ...]) -> None:
+        """Cases: what the error says, the call, and its arguments after the context."""
+        for text, call, *arguments in cases:
+            error = self.assertRaises(exceptions.ProjectRefused, call, base.ADMIN, *arguments)
+            self.assertIn(text, str(error))
 
     def test_refusals(self) -> None:
-        self.assertIn("nowhere", self.refused(self.admin.add_project, "a", "nowhere"))
-        self.assertIn("not known", self.refused(self.admin.move_project, "a", None))
-        self.assertIn("not known", self.refused(self.admin.remove_project, "a"))
+        add, move, remove = self.admin.add_project, self.admin.move_project, self.admin.remove_project
+        self.assert_refused(
+            ("nowhere", add, "a", "nowhere"), ("not known", move, "a", None), ("not known", remove, "a")
+        )
         self.assertEqual([], self.admin.list_projects(base.ADMIN))
-        self.make_tree({name: parent for parent, name in itertools.pairwise([None, *"abcdefgh"])})
-        self.assertIn("9 levels", self.refused(self.admin.add_project, "i", "h"))
-        self.assertIn("children", self.refused(self.admin.remove_project, "a"))
-        self.admin.add_project(base.ADMIN, "x")
-        self.assertIn("9 levels; at most 8 are possible", self.refused(self.admin.move_project, "a", "x"))
-        for parent in ("a", "b", "c"):
-            self.assertIn("below itself", self.refused(self.admin.move_project, "a", parent))
+        self.make_tree({"x": None, **{name: parent for parent, name in itertools.pairwise([None, *"abcdefgh"])}})
+        self.assert_refused(
+            ("9 levels", add, "i", "h"),
+            ("children", remove, "a"),
+            ("9 levels; at most 8 are possible", move, "a", "x"),
+            *(("below itself", move, "a", parent) for parent in ("a", "b", "c")),
+        )
         for limit in (-2, True, 1.5, "3", None, 2**63):
             self.assertRaises(exceptions.InvalidRequest, self.admin.set_limit, base.ADMIN, "gpu", limit)
         self.assertRaises(exceptions.UnknownResource, self.admin.set_limit, base.ADMIN, "tpu", 1)
@@ -187,15 +192,14 @@ class TestTree(LimitsTestCase):
             pods.move_binding(base.ADMIN, "a", "p1", affinity=affinity)
         self.set("a", UNLIMITED)
         (uuid,) = self.quotas.reserve(base.Context("a"), {"gpu": 1})
-        self.assertIn("holds", self.refused(self.admin.remove_project, "a"))
+        self.assert_refused(("holds", self.admin.remove_project, "a"))
         self.assertEqual(2, len(pods.list_bindings(base.ADMIN)))
-        error = self.assertRaises(exceptions.PodInUse, pods.remove, base.ADMIN, "p1")
-        self.assertIn("`pod binding delete --pod`", str(error))
+        self.assertRaisesRegex(exceptions.PodInUse, "`pod binding delete --pod`", pods.remove, base.ADMIN, "p1")
         self.quotas.rollback(base.Context("a"), [uuid])
         pods.move_binding(base.ADMIN, "b", "p1")
         self.admin.remove_project(base.ADMIN, "a")
         self.assertEqual(["b"], [one.project_id for _, one in pods.list_bindings(base.ADMIN)])
-        ended = [one.ends_at for _, one in pods.list_bindings(base.ADMIN, "a", history=True)]
-        self.assertEqual([True, True], [moment is not None for moment in ended])
+        ended = [one for _, one in pods.list_bindings(base.ADMIN, "a", history=True) if one.ends_at is not None]
+        self.assertEqual(2, len(ended))
         self.admin.remove_project(base.ADMIN, "b")
         pods.remove(base.ADMIN, "p1")
