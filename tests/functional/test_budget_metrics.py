@@ -69,19 +69,16 @@ class TestMetrics(HoursTestCase):
         self.age(uuid, 1000)
         found = self.read()
         most = 3 * (1000 + self.second() - before)
-        for project_id in TREE:
-            row = found[project_id, "gpu"]
+        for row in (found[project_id, "gpu"] for project_id in TREE):
             self.assertTrue(3000 <= row.device_seconds_total <= most, row)
             self.assertEqual((None, None, None), row[-3:])
-        self.assertEqual(0, found.get(("cms", "fpga"), row._replace(device_seconds_total=0)).device_seconds_total)
         self.engine.release(base.Context("cms"), [uuid])
         ended = self.read()["cms", "gpu"].device_seconds_total
         self.assertGreaterEqual(ended, 3000)
         self.engine.purge(ADMIN, 0)
         self.admin.remove_project(ADMIN, "cms")
-        found = self.read()
-        for project_id in TREE:
-            self.assertEqual(ended, found[project_id, "gpu"].device_seconds_total, project_id)
+        totals = {key: row.device_seconds_total for key, row in self.read().items() if row.device_seconds_total}
+        self.assertEqual({(project_id, "gpu"): ended for project_id in TREE}, totals)
 
     def test_a_budget(self) -> None:
         self.hours.set_budget(ADMIN, {"gpu": 100}, "physics")
@@ -89,12 +86,8 @@ class TestMetrics(HoursTestCase):
         (uuid,) = self.take(50)
         self.age(uuid, HOUR)
         found = self.read()
-        row = found["physics", "gpu"]
-        assert row.budget_spent_hours is not None
-        assert row.budget_seconds_left is not None
-        self.assertEqual(100, row.budget_hours)
-        self.assertTrue(50 <= row.budget_spent_hours < 52, row)
-        self.assertTrue(3500 < row.budget_seconds_left <= 3600, row)
+        hours, spent, left = found["physics", "gpu"][-3:]
+        self.assertTrue(hours == 100 and 50 <= spent < 52 and 3500 < left <= 3600, found)
         self.assertEqual((None, None, None), found["org", "gpu"][-3:])
         self.assertEqual(self.engine.headroom(ADMIN, "cms")["gpu"].fits, found["cms", "gpu"].fits)
         self.assertEqual(found["physics", "gpu"][7:9], self.read("physics")["physics", "gpu"][7:9])
@@ -137,8 +130,7 @@ class TestExport(HoursTestCase):
             now = clock.read_second
             with mock.patch.object(clock, "read_second", lambda connection: now(connection) - behind):  # noqa: B023
                 text = application.text()
-            (line,) = (line for line in text.splitlines() if line.startswith(name))
-            values.append(int(line.rpartition(" ")[2]))
+            values.append(int(text.partition(name)[2].partition("\n")[0]))
         self.assertEqual(sorted(values), values)
         self.assertGreaterEqual(values[0], 200)
         self.assertIn("# TYPE cyborg_quota_device_seconds_total counter\n", text)
