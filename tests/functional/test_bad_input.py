@@ -88,7 +88,7 @@ class InputTestCase(base.LedgerTestCase):
 
 
 class TestDeltas(InputTestCase):
-    """Resources and amounts."""
+    """Resources, amounts and claims."""
 
     scenarios = fixtures.ON_SQLITE  # refused before the database is used
 
@@ -156,12 +156,6 @@ class TestDeltas(InputTestCase):
         )
         self.assert_untouched()
 
-
-class TestClaims(InputTestCase):
-    """reserve_many and adopt."""
-
-    scenarios = fixtures.ON_SQLITE  # refused before the database is used
-
     def test_bad_claims(self) -> None:
         """Nothing, what is no iterable, something that is no claim, or claims that are wrong together."""
         good = base.claim("a", gpu=1)
@@ -227,7 +221,7 @@ class TestNames(InputTestCase):
 
 
 class TestSelections(InputTestCase):
-    """The reservations that a settling call selects."""
+    """The reservations that a settling call selects, and their lifetime."""
 
     CALLS = ("commit", "rollback", "release", "extend")
 
@@ -266,10 +260,6 @@ class TestSelections(InputTestCase):
             self.quotas.extend(self.context, reservations)
         self.quotas.commit(self.context, [self.uuid, self.uuid])
         self.assertEqual(["committed"], self.states(self.uuid))
-
-
-class TestExpirations(InputTestCase):
-    """The lifetime of a reservation."""
 
     @on_sqlite
     def test_bad(self) -> None:

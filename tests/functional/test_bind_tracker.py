@@ -22,7 +22,7 @@ def bound() -> bool:
     return True
 
 
-class BindTrackerTestCase(base.LedgerTestCase):
+class TestBindTracker(base.LedgerTestCase):
     scenarios = fixtures.ON_SQLITE  # the tracker only calls the engine
 
     def setUp(self) -> None:
@@ -32,8 +32,6 @@ class BindTrackerTestCase(base.LedgerTestCase):
     def reserve(self, *arqs: str) -> list[BindReservation]:
         return list(self.tracker.reserve_binds([make_request(arq) for arq in arqs or ("a1",)]).values())
 
-
-class TestReserve(BindTrackerTestCase):
     def test_two_instances(self) -> None:
         """All or none of them in one transaction, each charged to its own group."""
         self.limits.own[None, "gpu"] = 1
@@ -75,8 +73,6 @@ class TestReserve(BindTrackerTestCase):
         self.limits.subtree_limits["root", "gpu"] = 0
         self.assertIsNone(self.assertRaises(exceptions.OverQuota, self.reserve).overs[0].subtree)
 
-
-class TestSettling(BindTrackerTestCase):
     def test_settled_once(self) -> None:
         (failed,) = self.reserve()
         failed.give_up()
@@ -122,8 +118,6 @@ class TestSettling(BindTrackerTestCase):
         bind.commit(mock.Mock(side_effect=[True, False]))
         self.assertEqual((0, 0), self.figures())
 
-
-class TestOutage(BindTrackerTestCase):
     def make_unavailable(self, method: str) -> mock._patch[mock.Mock]:
         return mock.patch.object(self.engine, method, side_effect=exceptions.DatabaseUnavailable("it is gone", 6.0))
 
@@ -148,8 +142,6 @@ class TestOutage(BindTrackerTestCase):
         self.assertEqual([True, True], [self.tracker.release("a1", "p1") for _ in range(2)])
         self.assertEqual((0, 0), self.figures())
 
-
-class TestLongBinds(BindTrackerTestCase):
     def test_a_locked_project(self) -> None:
         """Its other binds are extended later; those of other projects now."""
         requests = [make_request(arq, caller=Caller(arq[:2])) for arq in ("p1-a", "p1-b", "p2-a")]

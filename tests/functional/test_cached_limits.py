@@ -137,8 +137,6 @@ class TestChanges(CachedLimitsTestCase):
         self.limit(1, "flat")()
         self.assertTrue(self.is_granted(1, "flat"))
 
-
-class TestTime(CachedLimitsTestCase):
     def test_an_override_begins_and_ends(self) -> None:
         """By the clock of the database; nothing is written at these moments."""
         self.limit(5, "leaf")()

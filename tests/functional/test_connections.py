@@ -33,35 +33,6 @@ RETRY_SECONDS = 0.3
 CONNECT_SECONDS = 1
 
 
-class TestTimeLimits(base.LedgerTestCase):
-    """Transactions with other time limits use the connections of all others."""
-
-    scenarios = fixtures.SCENARIOS[1:]
-
-    def sleep(self, seconds: float) -> Callable[[sa.Connection], object]:
-        name = "SLEEP" if self.backend == "mariadb" else "pg_sleep"
-        return lambda connection: connection.exec_driver_sql(f"SELECT {name}({seconds})").all()
-
-    def test_one_pool(self) -> None:
-        """Longer than the client, the server and the watchdog wait; a pause longer than a transaction may be idle."""
-        usual = hooks.database_of(self.make_engine(statement_timeout_seconds=1, retry_seconds=0.1))
-
-        def pause(connection: sa.Connection) -> None:
-            for seconds in (2.2, 0):
-                connection.exec_driver_sql("SELECT id FROM quota_usages").all()  # (MariaDB: this begins a transaction)
-                time.sleep(seconds)
-
-        long_transactions = usual.with_limits(allow_idle_in_transaction=True)
-        usual.untimed.read(self.sleep(2.2))
-        long_transactions.read(pause)
-        self.assertRaises(exceptions.DatabaseUnavailable, long_transactions.read, self.sleep(2.2))
-        self.assertRaises(exceptions.DatabaseUnavailable, usual.read, self.sleep(2.2))
-        self.assertRaises(exceptions.DatabaseUnavailable, usual.read, pause)
-        usual.untimed.read(self.sleep(2.2))
-        self.assertIs(usual.engine, usual.untimed.engine)
-        self.assertEqual(1, usual.engine.pool.checkedout())  # type: ignore[attr-defined]
-
-
 class TestRetryIntervals(oslo_base.BaseTestCase):
     def test_after_a_conflict(self) -> None:
         """The waits become shorter, relative to the time that is left. An unavailable database is not tried more often.
@@ -319,6 +290,26 @@ class TestShared(base.LedgerTestCase):
             self.engine.reserve(self.context, {"gpu": 1}, consumer=f"child {number} {turn}")
         self.engine.close()
 
+    def assert_free_in_a_child(self, target: Any, name: str) -> None:
+        """The child reserves while another thread of the parent is inside ``target.name``, with a lock."""
+        is_inside, may_go_on = threading.Event(), threading.Event()
+        thread = threading.Thread(target=self.engine.check, args=(self.context, {"gpu": 1}), daemon=True)
+        with hooks.Meanwhile(target, name, lambda: (is_inside.set(), may_go_on.wait(60))):
+            thread.start()
+            self.assertTrue(is_inside.wait(60), f"{name} was not called")
+            child = forked.start(lambda: self.engine.reserve(self.context, {"gpu": 1}))
+            self.assertEqual(0, forked.wait(child))
+            may_go_on.set()
+            thread.join(60)
+        self.assertFalse(thread.is_alive(), "it hangs")
+
+    def test_of_the_database_and_of_the_pool(self) -> None:
+        """The other thread creates the engine; or opens the first connection, for which SQLAlchemy locks the engine."""
+        self.assert_free_in_a_child(connect, "make_engine")
+        self.engine = self.make_engine()
+        self.assert_free_in_a_child(hooks.database_of(self.engine).engine.dialect, "initialize")
+        self.assertEqual((0, 2), self.figures())
+
 
 class TestPool(base.LedgerTestCase):
     """A pool with few connections."""
@@ -357,26 +348,25 @@ class TestPool(base.LedgerTestCase):
         few = {"max_pool_size": 1, "max_overflow": 0, "pool_timeout_seconds": 1.0}
         self.assertEqual((None, schema.HEAD), schema.sync(fixtures.open_database(self, url, **few)))
 
+    def sleep(self, seconds: float) -> Callable[[sa.Connection], object]:
+        name = "SLEEP" if self.backend == "mariadb" else "pg_sleep"
+        return lambda connection: connection.exec_driver_sql(f"SELECT {name}({seconds})").all()
 
-class TestForkUnderLock(base.LedgerTestCase):
-    """Another thread of the parent holds a lock when the process forks."""
+    def test_transactions_with_other_time_limits_use_it_too(self) -> None:
+        """Longer than the client, the server and the watchdog wait; a pause longer than a transaction may be idle."""
+        usual = hooks.database_of(self.make_engine(statement_timeout_seconds=1, retry_seconds=0.1))
 
-    def assert_free_in_a_child(self, target: Any, name: str) -> None:
-        """The child reserves while another thread of the parent is inside ``target.name``."""
-        is_inside, may_go_on = threading.Event(), threading.Event()
-        thread = threading.Thread(target=self.engine.check, args=(self.context, {"gpu": 1}), daemon=True)
-        with hooks.Meanwhile(target, name, lambda: (is_inside.set(), may_go_on.wait(60))):
-            thread.start()
-            self.assertTrue(is_inside.wait(60), f"{name} was not called")
-            child = forked.start(lambda: self.engine.reserve(self.context, {"gpu": 1}))
-            self.assertEqual(0, forked.wait(child))
-            may_go_on.set()
-            thread.join(60)
-        self.assertFalse(thread.is_alive(), "it hangs")
+        def pause(connection: sa.Connection) -> None:
+            for seconds in (2.2, 0):
+                connection.exec_driver_sql("SELECT id FROM quota_usages").all()  # (MariaDB: this begins a transaction)
+                time.sleep(seconds)
 
-    def test_of_the_database_and_of_the_pool(self) -> None:
-        """The other thread creates the engine; or opens the first connection, for which SQLAlchemy locks the engine."""
-        self.assert_free_in_a_child(connect, "make_engine")
-        self.engine = self.make_engine()
-        self.assert_free_in_a_child(hooks.database_of(self.engine).engine.dialect, "initialize")
-        self.assertEqual((0, 2), self.figures())
+        long_transactions = usual.with_limits(allow_idle_in_transaction=True)
+        usual.untimed.read(self.sleep(2.2))
+        long_transactions.read(pause)
+        self.assertRaises(exceptions.DatabaseUnavailable, long_transactions.read, self.sleep(2.2))
+        self.assertRaises(exceptions.DatabaseUnavailable, usual.read, self.sleep(2.2))
+        self.assertRaises(exceptions.DatabaseUnavailable, usual.read, pause)
+        usual.untimed.read(self.sleep(2.2))
+        self.assertIs(usual.engine, usual.untimed.engine)
+        self.assertEqual(1, usual.engine.pool.checkedout())  # type: ignore[attr-defined]

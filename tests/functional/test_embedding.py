@@ -101,10 +101,6 @@ class TestMakeEngine(oslo_base.BaseTestCase):
             self.assertIn(extra, str(error))
             self.assertNotIn(SECRET, str(error))
 
-
-class TestOptions(oslo_base.BaseTestCase):
-    """The options."""
-
     def test_every_option_has_help(self) -> None:
         for group, options in opts.list_opts():
             for option in options:

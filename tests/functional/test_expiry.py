@@ -90,7 +90,7 @@ class TestRaces(ExpiryTestCase):
         self.assertEqual(["reserved", "expired"], self.states(*uuids))
 
 
-class TestGrace(ExpiryTestCase):
+class TestOneReservation(ExpiryTestCase):
     def test_a_reservation_is_overdue_after_the_grace_period(self) -> None:
         """[quota] expire_grace, in every call."""
         patient = fixtures.Checked(self.make_engine(grace=3600.0), self.url)
@@ -106,10 +106,6 @@ class TestGrace(ExpiryTestCase):
         patient.commit(self.context, [uuid])
         self.assertRaises(exceptions.ReservationExpired, patient.commit, self.context, late)
         self.assertEqual(["committed", "expired"], self.states(uuid, *late))
-
-
-class TestExtend(ExpiryTestCase):
-    """A new expiry, counted from now."""
 
     def test_a_whole_group(self) -> None:
         """Longer and shorter; and by the default."""

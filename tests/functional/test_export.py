@@ -131,8 +131,8 @@ class TestTotals(ExportTestCase):
                 self.engine.transfer(base.ADMIN, receiver, project, consumer=consumer)
 
 
-class TestChanges(ExportTestCase):
-    """Resizes and transfers: each ends what the trace holds for the reservation, and begins what was held then."""
+class TestEvents(ExportTestCase):
+    """A resize or a transfer ends what the trace holds for the reservation, and begins what was held then."""
 
     scenarios = fixtures.ON_SQLITE
 
@@ -176,10 +176,6 @@ class TestChanges(ExportTestCase):
         self.set_times(uuid, deleted_at="2030-01-01 00:00:00.000000")
         self.assertEqual({}, self.held_at(self.export(), 9))
         self.assert_same_totals()
-
-
-class TestTimes(ExportTestCase):
-    scenarios = fixtures.ON_SQLITE
 
     def test_what_was_held_before_the_span_is_reserved_at_its_start(self) -> None:
         (old,) = self.quotas.reserve(self.context, {"gpu": 4}, consumer="old")

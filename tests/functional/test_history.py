@@ -399,8 +399,6 @@ class TestReplay(HistoryTestCase):
         entry = self.admin.history(base.ADMIN, "p")[0]
         self.assertIn((entry.id, limit, 5, 6), history_replay.differences(self.engine))
 
-
-class TestPurge(HistoryTestCase):
     def test_old_entries_are_deleted(self) -> None:
         for number in range(1, 4):
             self.admin.set_limit(base.ADMIN, "gpu", number, "p")
