@@ -38,9 +38,7 @@ class ExpiryTestCase(base.LedgerTestCase):
         return uuids
 
 
-class TestSweep(ExpiryTestCase):
-    """expire(): which reservations it ends, and what it returns."""
-
+class TestExpiry(ExpiryTestCase):
     def test_returns_the_number_expired(self) -> None:
         """An extended one is not among them."""
         uuids = self.make_swept(3)
@@ -62,6 +60,32 @@ class TestSweep(ExpiryTestCase):
         progress = mock.Mock()
         self.assertEqual(3, engine.expire(base.ADMIN, progress=progress))
         self.assertEqual([mock.call(2), mock.call(1)], progress.call_args_list)
+
+    def test_a_reservation_is_overdue_after_the_grace_period(self) -> None:
+        """[quota] expire_grace, in every call."""
+        patient = fixtures.Checked(self.make_engine(grace=3600.0), self.url)
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="c")
+        self.set_expire(uuid, utc_now() - 60 * SECOND)
+        self.assertEqual(0, patient.expire(base.ADMIN))
+        self.assertEqual([uuid], patient.reserve(self.context, {"gpu": 1}, consumer="c"))
+        patient.extend(self.context, [uuid], 60)
+        self.assertLess(utc_now(), self.expire_of(uuid))
+        late = self.quotas.reserve(self.context, {"gpu": 1})
+        for one, seconds in ((uuid, 60), (*late, 3601)):
+            self.set_expire(one, utc_now() - seconds * SECOND)
+        patient.commit(self.context, [uuid])
+        self.assertRaises(exceptions.ReservationExpired, patient.commit, self.context, late)
+        self.assertEqual(["committed", "expired"], self.states(uuid, *late))
+
+    def test_a_whole_group(self) -> None:
+        """Longer and shorter; and by the default."""
+        claims = [base.claim("a", gpu=1), base.claim("b", fpga=1, gpu=2)]
+        uuids = self.quotas.reserve_many(self.context, claims, 60, group="g")
+        for expire, ttl in ((2 * HOUR, 2 * HOUR), (HOUR, HOUR), (None, 24 * HOUR)):
+            self.quotas.extend(self.context, expire=expire, group="g")
+            for uuid in uuids:
+                self.assertLess(abs(self.expire_of(uuid) - utc_now() - ttl), 5 * SECOND)
+        self.assertEqual((0, 3), self.figures())
 
 
 class TestRaces(ExpiryTestCase):
@@ -88,34 +112,6 @@ class TestRaces(ExpiryTestCase):
         ):
             self.assertEqual(1, self.quotas.expire(base.ADMIN))
         self.assertEqual(["reserved", "expired"], self.states(*uuids))
-
-
-class TestOneReservation(ExpiryTestCase):
-    def test_a_reservation_is_overdue_after_the_grace_period(self) -> None:
-        """[quota] expire_grace, in every call."""
-        patient = fixtures.Checked(self.make_engine(grace=3600.0), self.url)
-        (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="c")
-        self.set_expire(uuid, utc_now() - 60 * SECOND)
-        self.assertEqual(0, patient.expire(base.ADMIN))
-        self.assertEqual([uuid], patient.reserve(self.context, {"gpu": 1}, consumer="c"))
-        patient.extend(self.context, [uuid], 60)
-        self.assertLess(utc_now(), self.expire_of(uuid))
-        late = self.quotas.reserve(self.context, {"gpu": 1})
-        for one, seconds in ((uuid, 60), (*late, 3601)):
-            self.set_expire(one, utc_now() - seconds * SECOND)
-        patient.commit(self.context, [uuid])
-        self.assertRaises(exceptions.ReservationExpired, patient.commit, self.context, late)
-        self.assertEqual(["committed", "expired"], self.states(uuid, *late))
-
-    def test_a_whole_group(self) -> None:
-        """Longer and shorter; and by the default."""
-        claims = [base.claim("a", gpu=1), base.claim("b", fpga=1, gpu=2)]
-        uuids = self.quotas.reserve_many(self.context, claims, 60, group="g")
-        for expire, ttl in ((2 * HOUR, 2 * HOUR), (HOUR, HOUR), (None, 24 * HOUR)):
-            self.quotas.extend(self.context, expire=expire, group="g")
-            for uuid in uuids:
-                self.assertLess(abs(self.expire_of(uuid) - utc_now() - ttl), 5 * SECOND)
-        self.assertEqual((0, 3), self.figures())
 
 
 class TestManyProjects(base.LedgerTestCase):

@@ -45,7 +45,7 @@ class HistoryTestCase(test_limits.LimitsTestCase):
             self.execute(update, t=at.isoformat(" ", "microseconds"), g=row.generation, o=row.ordinal)
 
 
-class TestLostAnswers(HistoryTestCase):
+class TestReplay(HistoryTestCase):
     def test_a_change_whose_answer_is_lost_succeeds_once(self) -> None:
         """What it has done itself is no reason to refuse it; it is recorded once."""
         admin, capacity = self.admin, self.capacity
@@ -77,6 +77,30 @@ class TestLostAnswers(HistoryTestCase):
         self.assertEqual(len(calls) - 4, len(announced))
         found = history_replay.differences(self.engine)
         self.assertEqual([], [one for one in found if one.key[0] != "minimum"])  # (which the replay does not know)
+
+    def test_a_change_that_is_not_recorded_is_found(self) -> None:
+        """The control of the replay: the value differs now, or differs from what the next entry says."""
+        self.admin.set_limit(base.ADMIN, "gpu", 5, "p")
+        self.make_tree({"p": None, "child": "p"})
+        self.execute("UPDATE project_limits SET hard_limit = 6")
+        self.execute("UPDATE projects SET parent_id = NULL WHERE project_id = 'child'")
+        limit, edge = ("limit", "p", "gpu", None, None), ("project", "child", None, None, None)
+        self.assertEqual([(None, limit, 5, 6), (None, edge, "p", None)], history_replay.differences(self.engine))
+        self.admin.set_limit(base.ADMIN, "gpu", 7, "p")
+        entry = self.admin.history(base.ADMIN, "p")[0]
+        self.assertIn((entry.id, limit, 5, 6), history_replay.differences(self.engine))
+
+    def test_old_entries_are_deleted(self) -> None:
+        for number in range(1, 4):
+            self.admin.set_limit(base.ADMIN, "gpu", number, "p")
+        self.age(86400)
+        self.admin.set_limit(base.ADMIN, "gpu", 4, "p")
+        self.assertEqual(0, self.admin.purge_history(base.ADMIN, 2 * 86400))
+        self.patch(change_log, "_PURGED_GENERATIONS", 2)
+        self.assertEqual(3, self.admin.purge_history(base.ADMIN, 3600))
+        self.assertEqual([("set limit", "p", "gpu", 3, 4)], self.changes())
+        self.assertEqual(0, self.admin.purge_history(base.ADMIN, 3600))
+        self.assertEqual([], history_replay.differences(self.engine, is_purged=True))
 
 
 class TestEntries(HistoryTestCase):
@@ -171,6 +195,50 @@ class TestEntries(HistoryTestCase):
             self.changes(),
         )
         self.assertEqual("import", self.admin.history(base.ADMIN)[0].operation)
+
+    def test_it_can_be_required(self) -> None:
+        engine = QuotaEngine(self.engine._driver, require_reason=True)
+        engine.register_resources(["fpga", "gpu"])
+        admin = engine.limits
+        calls: list[Callable[..., Any]] = [
+            lambda **reason: admin.set_limit(ALICE, "gpu", 1, **reason),
+            lambda **reason: admin.set_limits(ALICE, {"gpu": 1}, "p", **reason),
+            lambda **reason: admin.unset_limit(ALICE, "gpu", **reason),
+            lambda **reason: admin.add_project(ALICE, "q", **reason),
+            lambda **reason: admin.move_project(ALICE, "q", None, **reason),
+            lambda **reason: admin.import_limits(ALICE, {"defaults": {"gpu": 9}}, **reason),
+            lambda **reason: admin.remove_project(ALICE, "q", **reason),
+            lambda **reason: admin.import_projects(ALICE, {"q": None}, **reason),
+            lambda **reason: admin.set_overrides(ALICE, {"gpu": 1}, "p", NEVER, **reason),
+            lambda **reason: admin.cancel_overrides(
+                ALICE, [one.id for one in admin.list_overrides(base.ADMIN)[0]], **reason
+            ),
+            lambda **reason: engine.limits.set_total_limits(ALICE, {"gpu": 1}, **reason),
+            lambda **reason: engine.limits.unset_total_limits(ALICE, ["gpu"], **reason),
+        ]
+        for call in calls:
+            before = self.changes()
+            error = self.assertRaises(exceptions.ReasonRequired, call)
+            self.assertIn("[limits] require_reason", str(error))
+            self.assertNotIn("--", str(error), "the REST API and Horizon show it too")
+            self.assertEqual(before, self.changes())
+            call(reason="because")
+        admin.import_limits(ALICE, {"defaults": {"gpu": 7}}, dry_run=True)
+        admin.set_overrides(ALICE, {"gpu": 1}, "p", NEVER, dry_run=True)
+        engine.limits.preview_total_limits(ALICE, {"gpu": 7})
+        self.assertEqual(0, admin.purge_history(ALICE, 10**6))
+
+    def test_bad_reasons(self) -> None:
+        for reason in ("", "  ", "a\nb", "x" * 1001, 7, "\x1b[2J", "\ud800"):
+            self.assertRaises(exceptions.InvalidRequest, self.admin.set_limit, ALICE, "gpu", 1, reason=reason)
+        self.assertEqual([], self.changes())
+        self.admin.set_limit(ALICE, "gpu", 1, reason=" 😀" * 500)
+        self.assertEqual(("😀 " * 500).strip(), self.admin.history(base.ADMIN)[0].reason)
+        values = {"user_id": "line\nbreak", "project_id": 7, "request_id": "x" * 5000, "is_admin": True}
+        self.admin.set_limit(type("Odd", (), values)(), "gpu", 2)
+        entry = self.admin.history(base.ADMIN)[0]
+        self.assertEqual(("'line\\nbreak'", "7"), (entry.user_id, entry.user_project_id))
+        self.assertTrue(str(entry.request_id).startswith("'xxx"))
 
 
 class TestCapacityEntries(HistoryTestCase):
@@ -336,77 +404,3 @@ class TestListing(HistoryTestCase):
         for wanted in ({"project_id": "p1"}, {"user_id": "alice"}, {"pod": "east"}, {"provider": "n1"}):
             self.assertRaises(exceptions.NotAuthorized, self.admin.history, base.Context("p2"), **wanted)  # type: ignore[arg-type]
         self.assertEqual([], self.admin.history(base.Context("nobody")))
-
-
-class TestReason(HistoryTestCase):
-    scenarios = fixtures.ON_SQLITE
-
-    def test_it_can_be_required(self) -> None:
-        engine = QuotaEngine(self.engine._driver, require_reason=True)
-        engine.register_resources(["fpga", "gpu"])
-        admin = engine.limits
-        calls: list[Callable[..., Any]] = [
-            lambda **reason: admin.set_limit(ALICE, "gpu", 1, **reason),
-            lambda **reason: admin.set_limits(ALICE, {"gpu": 1}, "p", **reason),
-            lambda **reason: admin.unset_limit(ALICE, "gpu", **reason),
-            lambda **reason: admin.add_project(ALICE, "q", **reason),
-            lambda **reason: admin.move_project(ALICE, "q", None, **reason),
-            lambda **reason: admin.import_limits(ALICE, {"defaults": {"gpu": 9}}, **reason),
-            lambda **reason: admin.remove_project(ALICE, "q", **reason),
-            lambda **reason: admin.import_projects(ALICE, {"q": None}, **reason),
-            lambda **reason: admin.set_overrides(ALICE, {"gpu": 1}, "p", NEVER, **reason),
-            lambda **reason: admin.cancel_overrides(
-                ALICE, [one.id for one in admin.list_overrides(base.ADMIN)[0]], **reason
-            ),
-            lambda **reason: engine.limits.set_total_limits(ALICE, {"gpu": 1}, **reason),
-            lambda **reason: engine.limits.unset_total_limits(ALICE, ["gpu"], **reason),
-        ]
-        for call in calls:
-            before = self.changes()
-            error = self.assertRaises(exceptions.ReasonRequired, call)
-            self.assertIn("[limits] require_reason", str(error))
-            self.assertNotIn("--", str(error), "the REST API and Horizon show it too")
-            self.assertEqual(before, self.changes())
-            call(reason="because")
-        admin.import_limits(ALICE, {"defaults": {"gpu": 7}}, dry_run=True)
-        admin.set_overrides(ALICE, {"gpu": 1}, "p", NEVER, dry_run=True)
-        admin.import_limits(ALICE, {"total": {"gpu": 7}}, dry_run=True)
-        self.assertEqual(0, admin.purge_history(ALICE, 10**6))
-
-    def test_bad_reasons(self) -> None:
-        for reason in ("", "  ", "a\nb", "x" * 1001, 7, "\x1b[2J", "\ud800"):
-            self.assertRaises(exceptions.InvalidRequest, self.admin.set_limit, ALICE, "gpu", 1, reason=reason)
-        self.assertEqual([], self.changes())
-        self.admin.set_limit(ALICE, "gpu", 1, reason=" 😀" * 500)
-        self.assertEqual(("😀 " * 500).strip(), self.admin.history(base.ADMIN)[0].reason)
-        values = {"user_id": "line\nbreak", "project_id": 7, "request_id": "x" * 5000, "is_admin": True}
-        self.admin.set_limit(type("Odd", (), values)(), "gpu", 2)
-        entry = self.admin.history(base.ADMIN)[0]
-        self.assertEqual(("'line\\nbreak'", "7"), (entry.user_id, entry.user_project_id))
-        self.assertTrue(str(entry.request_id).startswith("'xxx"))
-
-
-class TestReplay(HistoryTestCase):
-    def test_a_change_that_is_not_recorded_is_found(self) -> None:
-        """The control of the replay: the value differs now, or differs from what the next entry says."""
-        self.admin.set_limit(base.ADMIN, "gpu", 5, "p")
-        self.make_tree({"p": None, "child": "p"})
-        self.execute("UPDATE project_limits SET hard_limit = 6")
-        self.execute("UPDATE projects SET parent_id = NULL WHERE project_id = 'child'")
-        limit, edge = ("limit", "p", "gpu", None, None), ("project", "child", None, None, None)
-        self.assertEqual([(None, limit, 5, 6), (None, edge, "p", None)], history_replay.differences(self.engine))
-        self.admin.set_limit(base.ADMIN, "gpu", 7, "p")
-        entry = self.admin.history(base.ADMIN, "p")[0]
-        self.assertIn((entry.id, limit, 5, 6), history_replay.differences(self.engine))
-
-    def test_old_entries_are_deleted(self) -> None:
-        for number in range(1, 4):
-            self.admin.set_limit(base.ADMIN, "gpu", number, "p")
-        self.age(86400)
-        self.admin.set_limit(base.ADMIN, "gpu", 4, "p")
-        self.assertEqual(0, self.admin.purge_history(base.ADMIN, 2 * 86400))
-        self.patch(change_log, "_PURGED_GENERATIONS", 2)
-        self.assertEqual(3, self.admin.purge_history(base.ADMIN, 3600))
-        self.assertEqual([("set limit", "p", "gpu", 3, 4)], self.changes())
-        self.assertEqual(0, self.admin.purge_history(base.ADMIN, 3600))
-        self.assertEqual([], history_replay.differences(self.engine, is_purged=True))

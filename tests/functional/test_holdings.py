@@ -45,10 +45,9 @@ class TestHoldings(test_limits.LimitsTestCase):
         self.execute(f"UPDATE limit_overrides SET {long_ago} WHERE project_id = 'ended'")
 
     def test_known_projects(self) -> None:
-        for name in ("in the tree", "used", "reserved", "limited", "was used", "Used", "overridden", "later"):
-            self.assertTrue(self.admin.is_known_project(base.ADMIN, name), name)
-        for name in ("USED", "u", "use_", "unknown"):
-            self.assertFalse(self.admin.is_known_project(base.ADMIN, name), name)
+        known = ["in the tree", "used", "reserved", "limited", "was used", "Used", "overridden", "later"]
+        names = [*known, "USED", "u", "use_", "unknown"]
+        self.assertEqual(known, [name for name in names if self.admin.is_known_project(base.ADMIN, name)])
 
     def test_holders_in_batches_of_any_size(self) -> None:
         holders = {"used", "reserved", "limited", "Used", "\u00fcsed", "used2", "overridden", "later"}
