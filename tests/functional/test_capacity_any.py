@@ -11,7 +11,7 @@ from cyborg_quota import ANY, Claim, Inventory, exceptions
 from cyborg_quota.capacity import selection
 from cyborg_quota.capacity.claims import CapacityEnforcer
 from tests import base, clouds, fixtures, hooks
-from tests.functional.test_capacity import CapacityTestCase, PluggedSelection
+from tests.functional.test_capacity import CapacityTestCase
 
 
 class TestAny(CapacityTestCase):
@@ -91,28 +91,6 @@ class TestAny(CapacityTestCase):
             else:
                 left -= amount
         self.assertEqual(0, left)
-        self.assert_invariants()
-
-    def test_a_lost_race_tries_the_next_one(self) -> None:
-        """Another call takes the chosen provider between the selection and the claim.
-
-        On MariaDB, the refused statement tells which inventory refused: it costs one more query and claim.
-        """
-        self.engine = self.make_engine(selection=PluggedSelection())
-        self.add_provider("n2", gpu=9)
-        for provider in ("n1", ANY):
-            self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=provider))
-        context, other = base.Context("other"), self.make_engine()
-        take = lambda: other.reserve(context, {"gpu": 8}, provider="n1")  # noqa: E731
-        choices = self.useFixture(hooks.Meanwhile(CapacityEnforcer, "prepare", take, after=True))
-        with hooks.recorded_statements(self.engine) as sent:
-            self.engine.reserve(self.context, {"gpu": 8}, provider=ANY, consumer="c")
-        self.assertEqual(("n2", 3), (self.provider_of("c"), choices.count), "one is that of the other call")
-        self.assertEqual((8, 8), (self.used("n1"), self.used("n2")))
-        if self.backend == "mariadb":
-            counts = [sum(text.startswith(start) for text in sent) for start in ("SELECT inventory_0", "EXECUTE")]
-            self.assertEqual([2, 2], counts, sent)
-            self.assertEqual([], [text for text in sent if text.startswith("INSERT INTO reservations")])
         self.assert_invariants()
 
 

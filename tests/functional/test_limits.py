@@ -10,7 +10,7 @@ from unittest import mock
 
 from cyborg_quota import Claim, QuotaEngine, exceptions
 from cyborg_quota.limits.limit_tree import InitialLimits
-from cyborg_quota.limits.models import EnforcementModel, Flat, StrictHierarchy, StrictTwoLevel
+from cyborg_quota.limits.models import EnforcementModel, StrictHierarchy, StrictTwoLevel
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from tests import base, fixtures
 
@@ -121,21 +121,6 @@ class TestTwoLevels(LimitsTestCase):
             self.assertRaises(exceptions.LimitRefused, call, *arguments)
         for project_id in ("domain", "a"):
             self.set(project_id, UNLIMITED)
-
-
-class TestFlat(LimitsTestCase):
-    scenarios = fixtures.ON_SQLITE
-    policy = Flat
-
-    def test_each_project_separately(self) -> None:
-        self.set(None, 3)
-        self.make_tree({"parent": None, "child": "parent"})
-        self.set("child", UNLIMITED)
-        self.hold("child", 50)
-        self.assertEqual([], self.blockers("parent", 3))
-        self.assertEqual(["parent"], self.blockers("parent", 4))
-        self.set("parent", 0)
-        self.assertEqual([], self.blockers("child", 50))
 
 
 class TestMissing(LimitsTestCase):
