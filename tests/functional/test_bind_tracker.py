@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Callable
 from unittest import mock
 
 from cyborg_quota import Claim, exceptions
@@ -87,19 +89,18 @@ class TestBindTracker(base.LedgerTestCase):
 
     def test_expired_and_charged_again(self) -> None:
         """Also if one of two has ended, and a bind that could not be extended before."""
-        for lose in ("overdue", "overdue when it is extended", "rolled back", "released"):
-            bind = self.tracker.reserve_binds([make_request(lose, gpu=1, fpga=1)])[lose]
-            if lose.startswith("overdue"):
-                self.make_overdue(*bind.uuids)
-            elif lose == "rolled back":
-                self.quotas.rollback(self.context, bind.uuids[:1])
-            else:
-                self.quotas.release(self.context, bind.uuids)
-            if "extended" in lose:
-                bind.extended -= 201
-                self.tracker.extend_running()
+        acts: dict[str, Callable[[list[str]], object]] = {
+            "overdue": lambda uuids: self.make_overdue(*uuids),
+            "rolled back": lambda uuids: self.quotas.rollback(self.context, uuids[:1]),
+            "released": lambda uuids: self.quotas.release(self.context, uuids),
+        }
+        for (name, lose), age in itertools.product(acts.items(), (0, 201)):
+            (bind,) = self.tracker.reserve_binds([make_request(f"{name} {age}", gpu=1, fpga=1)]).values()
+            lose(bind.uuids)
+            bind.extended -= age
+            self.tracker.extend_running()
             bind.commit(bound)
-        self.assertEqual([(4, 0), (4, 0)], [self.figures(resource=name) for name in ("gpu", "fpga")])
+        self.assertEqual([(6, 0), (6, 0)], [self.figures(resource=name) for name in ("gpu", "fpga")])
 
     def test_expired_and_over_the_limit(self) -> None:
         """The caller must detach the accelerator."""

@@ -147,7 +147,7 @@ REST: dict[str, tuple[str, str, str, Any]] = {
         PARENT,
         "POST",
         f"{QUOTA}/overrides",
-        {"override": {**SETS, "until": "2999-01-01T00:00:00Z"}},
+        lambda: {"override": {**SETS, "until": another_end().isoformat()}},
     ),
     "get_quota_override": (READER, "GET", f"{QUOTA}/overrides/OVERRIDE", None),
     "override_delete": (PARENT, "DELETE", f"{QUOTA}/overrides/OVERRIDE", None),
@@ -157,9 +157,15 @@ REST: dict[str, tuple[str, str, str, Any]] = {
     "budget_adjust": (server.ADMIN, "POST", f"{QUOTA}/budgets/adjust", {"hours": {"gpu": 1}}),
     "budget_delete": (server.ADMIN, "DELETE", f"{QUOTA}/budgets", None),
     "usage_report": (READER, "GET", "/v2/quota_usage?from=2026-01&to=2099-01", None),
-    "project_create": ("sue@sme:manager,member,reader", "POST", "/v2/quotas/sme/children", {"project_id": "NEW"}),
+    "project_create": (
+        "sue@sme:manager,member,reader",
+        "POST",
+        "/v2/quotas/sme/children",
+        lambda: {"project_id": f"new{next(NUMBERS)}"},
+    ),
 }
-"""The calls of the REST API that a user of a project or of its parent may make: token, method, path and body."""
+"""The calls of the REST API that a user of a project or of its parent may make: token, method, path and body (or a
+function that returns it)."""
 
 OF_ADMINS: dict[str, tuple[str, str, str, Any]] = {
     "list_quotas": (server.ADMIN, "GET", "/v2/quotas?limit=1", None),
@@ -210,20 +216,19 @@ class TestCost(test_limits.LimitsTestCase):
         application = self.make_application()
 
         def ask(token: str, method: str, path: str, body: Any) -> None:
-            if path.endswith("/children"):
-                body = {"project_id": f"new{next(NUMBERS)}"}
             if "OVERRIDE" in path:
                 [*_, newest], _ = engine.limits.list_overrides(base.ADMIN, "p7")
                 path = path.replace("OVERRIDE", newest.id)
-            if "override" in (body or {}):
-                body = {"override": {**body["override"], "until": another_end().isoformat()}}
-            options = {} if body is None else {"json": body}
-            request = webob.Request.blank(path, method=method, headers={"X-Auth-Token": token}, **options)
-            response = request.get_response(application)
-            self.assertLess(response.status_int, 300, f"{token} {method} {path}: {response.text}")
+            options = {} if body is None else {"json": body() if callable(body) else body}
+            status = self.status(application, token, method, path, **options)
+            self.assertLess(status, 300, f"{token} {method} {path}")
 
         rest = {row: lambda _engine, given=given: ask(*given) for row, given in {**REST, **OF_ADMINS}.items()}
         return self.measure({**OWN, **rest}, engine)
+
+    def status(self, application: Application, token: str, method: str, path: str, **options: Any) -> int:
+        request = webob.Request.blank(path, method=method, headers={"X-Auth-Token": token}, **options)
+        return request.get_response(application).status_int
 
     def measure(
         self, calls: dict[str, Call], engine: QuotaEngine, count: Count = clouds.rows_read
@@ -346,8 +351,7 @@ class TestCost(test_limits.LimitsTestCase):
             if one.name not in of_tenants:
                 path = one.path.replace("{project_id}", "p7")
                 for token in (READER, MANAGER, PARENT):
-                    request = webob.Request.blank(path, method=one.method, headers={"X-Auth-Token": token})
-                    self.assertIn(request.get_response(application).status_int, (403, 404), one.name)
+                    self.assertIn(self.status(application, token, one.method, path), (403, 404), one.name)
 
     def test_get_usages_and_headroom_are_one_statement(self) -> None:
         clouds.add_projects(self.sql, 0, SMALL)
