@@ -123,7 +123,6 @@ class TestClaims(CapacityTestCase):
         self.make_overdue(*first)  # the only capacity is that of the consumer's own overdue reservation
         second = self.claim(8, ANY, "c")
         self.assertEqual(["expired", "reserved"], self.states(*first, *second))
-        self.assertEqual((8, 8), (self.used("n1"), self.used("n2")))
 
     def test_adopt(self) -> None:
         """C2: it may exceed the capacity and ignores the units."""
@@ -209,7 +208,6 @@ class TestStatements(CapacityTestCase):
         self.claim(2)
         other.capacity.remove_inventory(ADMIN, "n2", "gpu")
         self.assertRaises(exceptions.OverCapacity, self.claim, 1, "n2")
-        self.assertEqual(2, self.used())
         self.assert_invariants()
 
 

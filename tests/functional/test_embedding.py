@@ -14,7 +14,6 @@ from oslotest import base as oslo_base
 
 import cyborg_quota
 from cyborg_quota import exceptions
-from cyborg_quota.conf import opts
 from tests import base, fixtures, hooks
 
 SECRET = "correct-horse-battery"
@@ -98,16 +97,8 @@ class TestMakeEngine(oslo_base.BaseTestCase):
             engine = cyborg_quota.make_engine(configure(database={"connection": f"{scheme}://u:{SECRET}@host/x"}))
             with mock.patch.dict("sys.modules", {module: None}):
                 error = self.assertRaises(exceptions.ConfigurationError, engine.reserve, base.ADMIN, {"gpu": 1})
-            self.assertIn(module, str(error))
-            self.assertIn(extra, str(error))
+            self.assertEqual([], [word for word in (module, extra) if word not in str(error)])
             self.assertNotIn(SECRET, str(error))
-
-    def test_every_option_has_help(self) -> None:
-        for group, options in opts.list_opts():
-            for option in options:
-                self.assertTrue((option.help or "").endswith("."), f"[{group}] {option.name}")
-                if option.name.endswith(("expire", "grace", "interval", "age", "seconds", "timeout")):
-                    self.assertIn("second", option.help.lower(), f"[{group}] {option.name} has a unit")
 
     def test_values_out_of_range(self) -> None:
         for group, name, value in (

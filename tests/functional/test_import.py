@@ -90,9 +90,7 @@ class TestImport(ImportTestCase):
         self.assertEqual(before, hooks.tables(self.sql))
         self.assertEqual(expected, self.take(EXAMPLE))
         self.assertEqual(document.parse(EXAMPLE), self.admin.export_limits(base.ADMIN))
-        before = hooks.tables(self.sql)
         self.assertEqual([], self.take(document.render(self.admin.export_limits(base.ADMIN))))
-        self.assertEqual(before["projects"], hooks.tables(self.sql)["projects"])
 
     @on_sqlite
     def test_limits_are_checked_together(self) -> None:
@@ -162,8 +160,7 @@ class TestBatches(ImportTestCase):
             {"c1": "p", "c2": "p"},
             progress=lambda _size: self.set("p", 50),
         )
-        self.assertIn("sum up to 100", str(error))
-        self.assertIn("1 of 2 projects were added or moved.", str(error))
+        self.assertRegex(str(error), "(?s)sum up to 100.*1 of 2 projects were added or moved.")
         self.assertEqual({"c1": "p", "c2": None, "p": None}, dict(self.admin.list_projects(base.ADMIN)))
 
     def test_the_parent_is_moved_down(self) -> None:

