@@ -34,27 +34,19 @@ class TestBindTracker(base.LedgerTestCase):
     def reserve(self, *arqs: str) -> list[BindReservation]:
         return list(self.tracker.reserve_binds([make_request(arq) for arq in arqs or ("a1",)]).values())
 
-    def test_two_instances(self) -> None:
-        """All or none of them in one transaction, each charged to its own group."""
-        self.limits.own[None, "gpu"] = 1
-        requests = [make_request("a1"), make_request("a2", "i2")]
-        self.assertRaises(exceptions.OverQuota, self.tracker.reserve_binds, requests)
-        self.assertEqual([], self.engine.list_reservations(base.ADMIN))
-        self.limits.own[None, "gpu"] = 2
-        self.tracker.reserve_binds(requests)
-        rows = self.engine.list_reservations(base.ADMIN, "p1", state="reserved")
-        self.assertEqual([("a1", "i1"), ("a2", "i2")], [(row.consumer, row.group) for row in rows])
-
-    def test_two_projects(self) -> None:
-        """What was reserved for the first project is rolled back if the second one is refused."""
-        self.limits.own["p2", "gpu"] = 0
-        requests = [make_request("a1"), make_request("a2", caller=Caller("p2"))]
-        self.assertRaises(exceptions.OverQuota, self.tracker.reserve_binds, requests)
-        self.assertEqual(["rolled_back"], [row.state for row in self.engine.list_reservations(base.ADMIN)])
+    def test_all_or_none(self) -> None:
+        """In one transaction a project; what was reserved for the first one is rolled back. The server is the group."""
+        requests = [make_request("a1"), make_request("a2", "i2"), make_request("b1", caller=Caller("p2"))]
+        for limit, limit_of_p2, left in ((1, 1, []), (2, 0, ["rolled_back"] * 2)):
+            self.limits.own.update({("p1", "gpu"): limit, ("p2", "gpu"): limit_of_p2})
+            self.assertRaises(exceptions.OverQuota, self.tracker.reserve_binds, requests)
+            self.assertEqual(left, [row.state for row in self.engine.list_reservations(base.ADMIN)])
         self.limits.own["p2", "gpu"] = 1
         for bind in self.tracker.reserve_binds(requests).values():
             bind.commit(bound)
-        self.assertEqual([(1, 0), (1, 0)], [self.figures(project_id) for project_id in ("p1", "p2")])
+        rows = self.engine.list_reservations(base.ADMIN, state="committed")
+        found = [(row.project_id, row.consumer, row.group) for row in rows]
+        self.assertEqual([("p1", "a1", "i1"), ("p1", "a2", "i2"), ("p2", "b1", "i1")], found)
 
     def test_in_the_pod_of_this_cyborg(self) -> None:
         """[cyborg] pod: the limits there apply; a refusal does not name the pod, which is the operator's."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import fixtures as fx
 import oslo_messaging
@@ -31,27 +32,21 @@ class TestNotices(HoursTestCase):
         return [(notice.before, notice.now) for notice in self.hours.notices(ADMIN)]
 
     def test_each_threshold_once_a_period(self) -> None:
-        self.spend(799)
-        self.assertEqual([], self.take_notices())
-        self.spend(1)
-        (notice,) = self.hours.notices(ADMIN)
-        self.assertEqual(
-            "project physics, resource gpu: at 80 % of the budget (used 800.0, budget 1000.0)", str(notice)
-        )
-        self.spend(150)
-        self.assertEqual([], self.take_notices())
-        self.hours.adjust(ADMIN, {"gpu": -300}, "physics")
-        self.assertEqual([], self.take_notices())
-        self.hours.adjust(ADMIN, {"gpu": 350}, "physics")
-        self.assertEqual([(80, 100)], self.take_notices())
-        self.assertEqual([], self.take_notices())
-        # The notices of another period, and of a budget that was changed, are those of another budget.
-        self.execute("UPDATE budgets SET notified_period = notified_period - 1")
-        self.assertEqual([(0, 100)], self.take_notices())
-        self.execute("UPDATE budgets SET notified_period = notified_period + 1, notified_level = 80")
-        self.assertEqual([], self.take_notices(), "the clock of this host is behind")
-        self.hours.set_budget(ADMIN, {"gpu": 1200}, "physics", every="year", notify_only=True)
-        self.assertEqual([(0, 80)], self.take_notices())
+        steps: list[tuple[Callable[[], object], list[tuple[int, int]]]] = [
+            (lambda: self.spend(799), []),
+            (lambda: self.spend(1), [(0, 80)]),
+            (lambda: self.spend(150), []),
+            (lambda: self.hours.adjust(ADMIN, {"gpu": -300}, "physics"), []),
+            (lambda: self.hours.adjust(ADMIN, {"gpu": 350}, "physics"), [(80, 100)]),
+            # The notices of another period, and of a budget that was changed, are those of another budget.
+            (lambda: self.execute("UPDATE budgets SET notified_period = notified_period - 1"), [(0, 100)]),
+            # The clock of this host is behind.
+            (lambda: self.execute("UPDATE budgets SET notified_period = notified_period + 1, notified_level = 80"), []),
+            (lambda: self.hours.set_budget(ADMIN, {"gpu": 1200}, "physics", every="year", notify_only=True), [(0, 80)]),
+        ]
+        for act, expected in steps:
+            act()
+            self.assertEqual((expected, []), (self.take_notices(), self.take_notices()))
 
     def test_nothing_is_written_without_a_notice(self) -> None:
         self.spend(900)
@@ -79,10 +74,8 @@ class TestNotices(HoursTestCase):
         log = self.useFixture(fx.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
         maintenance = expirer.Maintenance(conf, self.engine)
         self.assertEqual(1, maintenance.notify())
-        line = (
-            "WARNING threshold crossed: project physics, resource gpu: at 100 % of the budget .* limit=1000.0 used=1001"
-        )
-        self.assertRegex(log.output, line)
+        notice = r"project physics, resource gpu: at 100 % of the budget \(used 1001.0, budget 1000.0\)"
+        self.assertRegex(log.output, f"WARNING threshold crossed: {notice} .* limit=1000.0 used=1001.0 ")
         ((_, message, priority, _),) = _impl_test.NOTIFICATIONS
         self.assertEqual(("cyborg_quota.budget_threshold", "WARN"), (message["event_type"], priority))
         self.assertEqual((1000, 0, 100), tuple(message["payload"][name] for name in ("limit", "before", "now")))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -33,8 +34,11 @@ def without_renewal() -> contextlib.ExitStack:
 
 
 class CachedLimitsTestCase(LimitsTestCase):
+    provider: str | None = None
+
     def setUp(self) -> None:
         super().setUp()
+        self.add_provider("node", gpu=999)
         self.import_tree({"root": None, "leaf": "root", "small": None}, {"root": 99, "leaf": 9, "small": 9}, gpu=-1)
         for project_id in ("root", "small"):
             self.hold(project_id, 6)
@@ -58,7 +62,7 @@ class CachedLimitsTestCase(LimitsTestCase):
         """Whether the other process grants a reserve, which is then rolled back."""
         context = base.Context(project_id)
         try:
-            self.other.rollback(context, self.other.reserve(context, {"gpu": amount}))
+            self.other.rollback(context, self.other.reserve(context, {"gpu": amount}, provider=self.provider))
         except exceptions.OverQuota:
             return False
         return True
@@ -101,7 +105,9 @@ class TestChanges(CachedLimitsTestCase):
         self.assertTrue(self.is_granted(4) and self.is_granted(4, "flat"), name)
 
     def test_each(self) -> None:
-        for name, (change, project_id) in self.changes().items():
+        """Also if a claim names a provider."""
+        for provider, (name, (change, project_id)) in itertools.product((None, "node"), self.changes().items()):
+            self.provider = provider
             self.prepare(name)
             change()
             self.assertEqual((False, True), (self.is_granted(4, project_id), self.is_granted(3, project_id)), name)

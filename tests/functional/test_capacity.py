@@ -12,11 +12,9 @@ from fixtures import FakeLogger
 
 from cyborg_quota import ANY, Claim, Inventory, exceptions
 from cyborg_quota.capacity import selection
-from cyborg_quota.limits.models import StrictTwoLevel
 from cyborg_quota.types.capacity import CapacityDrift
 from tests import base, clouds
 from tests.base import ADMIN
-from tests.functional import test_limits
 
 
 class PluggedSelection(selection.BestFit):
@@ -77,7 +75,6 @@ class TestClaims(CapacityTestCase):
                 self.engine.pods.add(ADMIN, pod)
                 self.capacity.set_provider(ADMIN, "n1", pod=pod)
             self.limits.own[None, "gpu"] = 8
-            self.quotas.rollback(self.context, self.quotas.reserve_many(self.context, claims[:2]))
             self.assertRaises(exceptions.OverQuota, self.quotas.reserve_many, self.context, claims)
             for provider in ("n1", ANY):
                 self.assertRaises(exceptions.OverQuota, self.claim, 9, provider)
@@ -209,20 +206,3 @@ class TestStatements(CapacityTestCase):
         other.capacity.remove_inventory(ADMIN, "n2", "gpu")
         self.assertRaises(exceptions.OverCapacity, self.claim, 1, "n2")
         self.assert_invariants()
-
-
-class TestQuotaFirst(test_limits.LimitsTestCase):
-    policy = StrictTwoLevel
-
-    def test_after_a_move_of_the_project(self) -> None:
-        """The engine has cached the path of a root; the limit of its new parent refuses the claim, too."""
-        self.add_provider("n1", gpu=2)
-        self.make_tree({"above": None, "sibling": "above", "p1": None})
-        for project, limit in (("above", 5), ("sibling", 4), ("p1", 4)):
-            self.set(project, limit)
-        self.engine.reserve(base.Context("sibling"), {"gpu": 4})
-        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))
-        self.make_limited().limits.move_project(ADMIN, "p1", "above")
-        self.assertRaises(
-            exceptions.OverQuota, self.engine.reserve, self.context, {"gpu": 3}, consumer="c", provider="n1"
-        )

@@ -9,6 +9,7 @@ autovacuum renews them; before that, it may read and sort all inventories that f
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import sqlalchemy as sa
@@ -49,11 +50,8 @@ class TestSelection(base.LedgerTestCase):
 
     def test_it_reads_few_rows(self) -> None:
         """A third of the nodes is full, a third partly free, and the others are free: many are equally good."""
-        nodes = []
-        for number in range(NODES):
-            total = TOTALS[number % len(TOTALS)]
-            nodes.append((f"node{number}", "gpu", total, (0, total // 2, total)[number // len(TOTALS) % 3]))
-        clouds.add_inventories(self.sql, nodes)
+        kinds = itertools.cycle((total, int(total * part)) for part in (0, 0.5, 1) for total in TOTALS)
+        clouds.add_inventories(self.sql, [(f"node{number}", "gpu", *next(kinds)) for number in range(NODES)])
         if self.backend != "postgresql":
             self.assert_few_are_read()
         clouds.analyze_inventories(self.sql)

@@ -6,6 +6,8 @@ The order of events is never derived from stored times. See record 0026.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cyborg_quota import exceptions
 from tests import base
 
@@ -42,10 +44,9 @@ class TestClockRunsBackwards(base.LedgerTestCase):
     def test_commit_finds_reservations_in_flight(self) -> None:
         """And a release the committed ones: Cyborg makes it when an accelerator is unbound."""
         for named in ({"consumer": "c"}, {"group": "g"}):
-            self.reserve("a")  # another consumer of the group
-            self.roll_back("a")
-            self.reserve()
-            self.roll_back()
+            for consumer in ("a", "c"):  # of one group
+                self.reserve(consumer)
+                self.roll_back(consumer)
             uuid = self.reserve()
             self.other.commit(self.context, **named)
             self.assertEqual(["committed"], self.states(uuid))
@@ -72,13 +73,14 @@ class TestClockRunsBackwards(base.LedgerTestCase):
 
     def test_rows_that_ended_during_the_attempt_count(self) -> None:
         """Half of the group was rolled back, expired or released after the other half had reserved."""
-        for end in ("rollback", "expire", "release"):
+        ends: list[Callable[[str], object]] = [
+            lambda uuid: self.other.rollback(self.context, [uuid]),
+            lambda uuid: (self.make_overdue(uuid), self.other.expire(base.ADMIN)),
+            lambda uuid: self.other.release(self.context, [uuid]),
+        ]
+        for end in ends:
             lost, kept = self.reserve("a"), self.reserve("b")
-            if end == "expire":
-                self.make_overdue(lost)
-                self.other.expire(base.ADMIN)
-            else:
-                getattr(self.other, end)(self.context, [lost])
+            end(lost)
             self.step_back()
             error = self.assertRaises(exceptions.ReservationError, self.other.commit, self.context, group="g")
             self.assertEqual(lost, error.uuid)

@@ -26,9 +26,12 @@ class TestFunctions(base.BackendTestCase):
         url = fixtures.fresh_url(self.backend, "functions")
         self.admin = sa.create_engine(url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
         self.user = f"{sa.make_url(url).database}_user"
-        self.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-        self.execute(f"DROP ROLE IF EXISTS {self.user}")
-        self.execute(f"CREATE ROLE {self.user} LOGIN PASSWORD '{PASSWORD}'")
+        for statement in (
+            "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
+            f"DROP ROLE IF EXISTS {self.user}",
+            f"CREATE ROLE {self.user} LOGIN PASSWORD '{PASSWORD}'",
+        ):
+            self.execute(statement)
         self.addCleanup(self.execute, f"DROP OWNED BY {self.user}; DROP ROLE {self.user}")
         self.grant()
         self.url = sa.make_url(url).set(username=self.user, password=PASSWORD).render_as_string(hide_password=False)

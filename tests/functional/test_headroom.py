@@ -133,9 +133,8 @@ class TestDrivers(base.LedgerTestCase):
 
     scenarios = fixtures.ON_SQLITE
 
-    def use(self, limits: LimitDriver, **changes: int) -> QuotaEngine:
-        engine = fixtures.open_engine(self, self.url, limits, **changes)
-        return fixtures.Checked(engine, self.url)  # type: ignore[return-value]
+    def use(self, limits: LimitDriver) -> QuotaEngine:
+        return fixtures.Checked(fixtures.open_engine(self, self.url, limits), self.url)  # type: ignore[return-value]
 
     def test_config_and_noop(self) -> None:
         self.engine.reserve(self.context, {"gpu": 2})

@@ -82,12 +82,13 @@ class TestHoldings(test_limits.LimitsTestCase):
         self.assertEqual([], self.admin.list_holdings(base.ADMIN, []))
 
     def test_bad_input(self) -> None:
-        many = ["p"] * (MAX_LISTED_PROJECTS + 1)
-        self.assertRaises(exceptions.InvalidRequest, self.admin.list_holdings, base.ADMIN, many)
-        for wrong in ("used", None, 5, {"used": 1}):
-            self.assertRaises(exceptions.InvalidRequest, self.admin.list_holdings, base.ADMIN, wrong)
-        for wrong in (0, -1, True, None, "2", 1.5):
-            self.assertRaises(exceptions.InvalidRequest, self.admin.list_holders, base.ADMIN, "", wrong)
-        self.assertRaises(exceptions.InvalidName, self.admin.list_holdings, base.ADMIN, [" "])
-        self.assertRaises(exceptions.InvalidName, self.admin.list_holders, base.ADMIN, "\x00")
-        self.assertRaises(exceptions.InvalidName, self.admin.is_known_project, base.ADMIN, "")
+        listed, holders = self.admin.list_holdings, self.admin.list_holders
+        for kind, call, *arguments in (
+            (exceptions.InvalidRequest, listed, ["p"] * (MAX_LISTED_PROJECTS + 1)),
+            *((exceptions.InvalidRequest, listed, wrong) for wrong in ("used", None, 5, {"used": 1})),
+            *((exceptions.InvalidRequest, holders, "", wrong) for wrong in (0, -1, True, None, "2", 1.5)),
+            (exceptions.InvalidName, listed, [" "]),
+            (exceptions.InvalidName, holders, "\x00"),
+            (exceptions.InvalidName, self.admin.is_known_project, ""),
+        ):
+            self.assertRaises(kind, call, base.ADMIN, *arguments)
