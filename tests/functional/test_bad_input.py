@@ -234,8 +234,8 @@ class TestSelections(InputTestCase):
             {"consumer": "c", "group": "g"},
             {"reservations": [self.uuid], "consumer": "c", "group": "g"},
             {"reservations": [], "consumer": "c"},
+            *({"reservations": wrong} for wrong in ([], (), iter(()), {}, "", self.uuid, 7, True, object())),
         ]
-        invalid += [{"reservations": wrong} for wrong in ([], (), iter(()), {}, "", self.uuid, 7, True, object())]
         for call in self.CALLS:
             for named in invalid:
                 self.refused(exceptions.InvalidSelection, call, **named)
