@@ -183,5 +183,3 @@ class TestTree(LimitsTestCase):
         self.assertEqual(["b"], [one.project_id for _, one in pods.list_bindings(base.ADMIN)])
         ended = [one for _, one in pods.list_bindings(base.ADMIN, "a", history=True) if one.ends_at is not None]
         self.assertEqual(2, len(ended))
-        self.admin.remove_project(base.ADMIN, "b")
-        pods.remove(base.ADMIN, "p1")
