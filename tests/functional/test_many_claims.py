@@ -15,7 +15,7 @@ from cyborg_quota import ANY, Claim, Inventory, exceptions
 from tests import base, clouds, hooks, on_sqlite
 
 _PACKAGE = str(cyborg_quota.__path__[0])
-FEW, MANY = 250, 1000
+FEW = 250
 
 
 def lines_run(call: Callable[[], object]) -> int:
@@ -42,22 +42,30 @@ def lines_run(call: Callable[[], object]) -> int:
     return count
 
 
-class TestAnywhere(base.LedgerTestCase):
+class ManyTestCase(base.LedgerTestCase):
+    def assert_linear(self, prepare: Callable[[int], Callable[[], object]], few: int = 50) -> None:
+        """``prepare(count)`` returns a call that names so many claims or resources."""
+        lines = [lines_run(prepare(count)) for count in (few, 4 * few)]
+        self.assertLess(lines[1] / lines[0], 1.2 * 4, lines)
+        self.assert_invariants()
+
+
+class TestAnywhere(ManyTestCase):
     """A reserve_many of claims with ANY, which are placed one after the other."""
 
     @on_sqlite
     def test_lines_run(self) -> None:
-        """Those of 50 and of 200 claims, of one amount, and of four different amounts in turns."""
+        """Those of claims of one amount, and of four different amounts in turns."""
         clouds.add_inventories(self.sql, [(f"n{number}", "gpu", 8, 8) for number in range(400)])
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=ANY))
+
+        def prepare(amounts: int, count: int) -> Callable[[], object]:
+            self.engine.release(self.context, group="g")
+            claims = [Claim(f"c{number}", {"gpu": 1 + number % amounts}, provider=ANY) for number in range(count)]
+            return functools.partial(self.engine.reserve_many, self.context, claims, group="g")
+
         for amounts in (1, 4):
-            lines = []
-            for count in (50, 200):
-                claims = [Claim(f"c{number}", {"gpu": 1 + number % amounts}, provider=ANY) for number in range(count)]
-                lines.append(lines_run(functools.partial(self.engine.reserve_many, self.context, claims, group="g")))
-                self.assert_invariants()
-                self.engine.rollback(self.context, group="g")
-            self.assertLess(lines[1] / lines[0], 1.2 * 4, (amounts, lines))
+            self.assert_linear(functools.partial(prepare, amounts))
 
     def test_claims_of_other_amounts_have_used_up_what_was_read(self) -> None:
         """The claim of 2 reads the best candidates of 2, which the claims of 1 have filled, and then reads more."""
@@ -70,7 +78,7 @@ class TestAnywhere(base.LedgerTestCase):
         self.assert_invariants()
 
 
-class TestManyResources(base.LedgerTestCase):
+class TestManyResources(ManyTestCase):
     """One claim of many resources."""
 
     def amounts(self, count: int) -> dict[str, int]:
@@ -128,24 +136,23 @@ class TestManyResources(base.LedgerTestCase):
 
     @on_sqlite
     def test_lines_of_changes(self) -> None:
+        self.limits.own = {(None, resource): 99 for resource in self.amounts(200)}
+
+        def prepare(name: str, count: int) -> Callable[[], object]:
+            amounts, consumer = self.amounts(count), f"{name}{count}"
+            self.engine.reserve(self.context, amounts, consumer=consumer)
+            calls: dict[str, Callable[[], object]] = {
+                "resize": lambda: self.engine.resize(self.context, dict.fromkeys(amounts, 4), consumer=consumer),
+                "transfer": lambda: self.engine.transfer(base.ADMIN, "p2", "p1", consumer=consumer),
+                "how_many": lambda: self.engine.how_many(self.context, amounts),
+            }
+            return calls[name]
+
         for name in ("resize", "transfer", "how_many"):
-            lines = []
-            for count in (50, 200):
-                amounts = self.amounts(count)
-                self.limits.own = {(None, resource): 10 for resource in amounts}
-                consumer = f"{name}{count}"
-                self.engine.reserve(self.context, amounts, consumer=consumer)
-                calls: dict[str, Callable[[], object]] = {
-                    "resize": lambda: self.engine.resize(self.context, dict.fromkeys(amounts, 4), consumer=consumer),  # noqa: B023
-                    "transfer": lambda: self.engine.transfer(base.ADMIN, "p2", "p1", consumer=consumer),  # noqa: B023
-                    "how_many": lambda: self.engine.how_many(self.context, amounts),  # noqa: B023
-                }
-                lines.append(lines_run(calls[name]))
-                self.engine.release(base.Context("p2" if name == "transfer" else "p1"), consumer=consumer)
-            self.assertLess(lines[1] / lines[0], 1.2 * 4, (name, lines))
+            self.assert_linear(functools.partial(prepare, name))
 
 
-class TestRepeat(base.LedgerTestCase):
+class TestRepeat(ManyTestCase):
     """A reserve_many that is delivered again finds that all its claims are charged."""
 
     def claims(self, count: int) -> list[Claim]:
@@ -153,30 +160,23 @@ class TestRepeat(base.LedgerTestCase):
 
     @on_sqlite
     def test_lines_run(self) -> None:
-        lines = []
-        for count in (FEW, MANY):
+        def prepare(count: int) -> Callable[[], object]:
             claims = self.claims(count)
             first = self.engine.reserve_many(self.context, claims)
-            lines.append(lines_run(lambda: self.assertEqual(first, self.engine.reserve_many(self.context, claims))))  # noqa: B023
-        self.assertLess(lines[1] / lines[0], 1.2 * MANY / FEW, lines)
+            return lambda: self.assertEqual(first, self.engine.reserve_many(self.context, claims))
+
+        self.assert_linear(prepare, FEW)
 
     def test_statements(self) -> None:
         """One statement selects hundreds of claims; none is sent for each claim, also if they are in a pod."""
-        counts = []
-        for count in (FEW, MANY):
-            claims = self.claims(count)
-            self.engine.reserve_many(self.context, claims)
-            with hooks.recorded_statements(self.engine) as sent:
-                self.engine.reserve_many(self.context, claims)
-            counts.append(len(sent))
-        self.assertLess(counts[1] - counts[0], 10, counts)
         self.engine.pods.add(base.ADMIN, "pod1")
         self.add_provider("n1", pod="pod1", gpu=FEW)
-        claims = [Claim(f"c{number}", {"gpu": 1}, provider=ANY, pod="pod1") for number in range(FEW)]
-        first = self.engine.reserve_many(base.ADMIN, claims, project_id="p1")
-        with hooks.recorded_statements(self.engine) as sent:
-            self.assertEqual(first, self.engine.reserve_many(base.ADMIN, claims, project_id="p1"))
-        self.assertLess(len(sent), 20, sent)
+        in_pod = [Claim(f"c{number}", {"gpu": 1}, provider=ANY, pod="pod1") for number in range(FEW)]
+        for claims in (self.claims(FEW), self.claims(4 * FEW), in_pod):
+            first = self.engine.reserve_many(base.ADMIN, claims, project_id="p1")
+            with hooks.recorded_statements(self.engine) as sent:
+                self.assertEqual(first, self.engine.reserve_many(base.ADMIN, claims, project_id="p1"))
+            self.assertLess(len(sent), 20, sent)
 
     def test_settled_together(self) -> None:
         """More reservations than one statement selects."""
