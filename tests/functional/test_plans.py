@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Claim, Inventory, QuotaEngine
-from cyborg_quota.db import reservations
-from cyborg_quota.db.usages import Posting
-from cyborg_quota.types import RESERVED, UsageKey
-from tests import base, fixtures, hooks
+from tests import base, clouds, fixtures, hooks
 
 SIZES = (0, 100, 1_000, 10_000, 100_000)
 """The size of the table when a statement is prepared."""
@@ -201,22 +198,15 @@ class TestFunctions(PlanTestCase):
 
     def plans_of_multi_statement_transaction(self, engine: QuotaEngine, size: int) -> list[Any]:
         """Return the plans of the multi-statement transaction, whose statements are planned each time."""
-        sent: list[tuple[str, Any]] = []
-
-        def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
-            if " reservations" in statement and not statement.startswith("EXPLAIN"):
-                sent.append((statement, parameters))
-
         database = hooks.database_of(engine)
-        sa.event.listen(database.engine, "before_cursor_execute", note)
         database._pool.runs_single_statements = False
-        self.attach(engine, f"ordinary {size}")
-        uuids = engine.reserve_many(self.context, [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 1})], group="g")
-        engine.extend(self.context, uuids, 60)
-        engine.commit(self.context, group="g")
-        engine.release(self.context, group="g")
-        sa.event.remove(database.engine, "before_cursor_execute", note)
-        texts = {statement: parameters for statement, parameters in sent}
+        with clouds.captured() as sent:
+            self.attach(engine, f"ordinary {size}")
+            uuids = engine.reserve_many(self.context, [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 1})], group="g")
+            engine.extend(self.context, uuids, 60)
+            engine.commit(self.context, group="g")
+            engine.release(self.context, group="g")
+        texts = {statement: parameters for statement, parameters in sent if " reservations" in statement}
         self.assertGreaterEqual(len(texts), 8)
 
         return database.read(
@@ -237,46 +227,3 @@ class TestPlannedAgain(PlanTestCase):
         # Look up the consumers, charge (reserve and settle alike), insert, commit, roll back.
         self.assertEqual(5, len({plan["Query Text"] for plan in plans}))
         self.assertEqual(set(), _wrong(plans))
-
-
-class TestOnlyTheUniqueKeys(PlanTestCase):
-    """Without its unique keys, a lookup needs a sequential scan: so no statistics can select another index."""
-
-    def scans(self, constraints: Sequence[str]) -> set[str]:
-        engine = self.make_engine()
-        engine.reserve(self.context, {"gpu": 1})  # the usage row exists
-        engine.commit(self.context, engine.reserve(self.context, {"gpu": 1}, consumer="a"))
-        (node,) = engine._driver._paths.known(UsageKey("p1", "gpu"))
-        database = hooks.database_of(engine)
-
-        def new_row(name: str) -> reservations.NewReservation:
-            row = (reservations.new_uuid(), node.usage_id, "gpu", 1, name, None, 1, None, None, None)
-            return reservations.NewReservation(*row, "p1", RESERVED, 10**9)
-
-        def without(connection: sa.Connection) -> None:
-            for name in constraints:
-                connection.exec_driver_sql(f"ALTER TABLE reservations DROP CONSTRAINT {name}")
-            for rows in ([new_row("b")], [new_row("c"), new_row("d")]):
-                reserved = [Posting(node, reserved=1, subtree=1)]
-                self.assertTrue(database.dialect.reserve_in_single_statement(connection, rows, reserved))
-                for after, change in (("committed", {"used": 1}), ("rolled_back", {"subtree": -1})):
-                    savepoint = connection.begin_nested()
-                    uuids, changes = [row.uuid for row in rows], [Posting(node, reserved=-1, **change)]
-                    self.assertTrue(database.dialect.settle_in_single_statement(connection, uuids, after, 0, changes))  # type: ignore[arg-type]
-                    savepoint.rollback()
-            connection.exec_driver_sql("ROLLBACK")
-
-        return {
-            f"{node['Node Type']} {node.get('Index Name')}"
-            for plan in self.plans_of(engine, lambda: database.write(without))
-            for node in _nodes(plan)
-            if node.get("Relation Name") == "reservations"
-        }
-
-    def test_of_the_lookup_of_a_consumer(self) -> None:
-        found = self.scans(["uq_reservations_live_consumer", "uq_reservations_live_claim"])
-        self.assertEqual({"Seq Scan None", "Index Only Scan pk_reservations", "Bitmap Heap Scan None"}, found)
-
-    def test_of_a_settle(self) -> None:
-        found = {scan for scan in self.scans(["uq_reservations_uuid"]) if "live" not in scan}
-        self.assertEqual({"Seq Scan None", "Index Only Scan pk_reservations"}, found)
