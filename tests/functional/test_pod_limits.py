@@ -115,22 +115,6 @@ class TestEnforcement(PodLimitTestCase):
         mixed = [*claims[:4], Claim("c4", {"gpu": 1}, provider="n2"), Claim("c5", {"gpu": 1})]
         self.quotas.reserve_many(ADMIN, mixed, None, "a")
 
-    def test_long_names(self) -> None:
-        """What headroom says is granted, whatever the lengths of the names of the resource and of the pod."""
-        resource, pod = "r" * 255, "p" * 100
-        self.engine.register_resources([resource])
-        self.admin.set_limits(ADMIN, {resource: -1})
-        self.engine.pods.add(ADMIN, pod)
-        self.engine.capacity.add_provider(ADMIN, "n4", pod=pod)
-        self.engine.capacity.set_inventories(ADMIN, "n4", {resource: Inventory(10)})
-        self.assertEqual(10, self.engine.headroom(ADMIN, "a", provider=ANY)[resource].fits)
-        self.quotas.reserve(ADMIN, {resource: 1}, None, "a", provider=ANY)
-        self.engine.limits.set_limits(ADMIN, {resource: 9}, "a", pod=pod)
-        self.assertEqual(8, self.engine.headroom(ADMIN, "a", provider=ANY)[resource].fits)
-        self.quotas.reserve(ADMIN, {resource: 8}, None, "a", provider=ANY)
-        refused = functools.partial(self.assertRaises, exceptions.OverQuota, self.quotas.reserve)
-        self.assertEqual([pod], [over.pod for over in refused(ADMIN, {resource: 1}, None, "a", provider=ANY).overs])
-
     def test_the_tree(self) -> None:
         """The limit of a parent counts what its children hold in the pod; a move takes it along."""
         self.limit(4)
@@ -168,15 +152,6 @@ class TestEnforcement(PodLimitTestCase):
         self.assertEqual([None, "p1"], [over.pod for over in self.overs(3).overs])
         self.claim(2, "b")
         self.assertEqual([None], [over.pod for over in self.overs(1, "b").overs])
-
-    def test_any_takes_another_pod(self) -> None:
-        """A pod whose limit is used up does not fit the claim; a claim that names the pod is refused."""
-        self.limit(2)
-        self.limit(3, pod="p2")
-        self.engine.capacity.set_inventories(ADMIN, "n3", {"gpu": Inventory(1)})
-        taken = [self.provider_of(self.claim(1, provider=ANY)) for _ in range(6)]
-        self.assertEqual({"n1": 2, "n2": 3, "n3": 1}, {name: taken.count(name) for name in sorted(set(taken), key=str)})
-        self.assertIn({over.pod for over in self.overs(1, provider=ANY).overs}, ({"p1"}, {"p2"}))
 
     def test_the_limits_of_all_pods_are_read_at_the_first_refusal(self) -> None:
         """A claim with ANY and one with SELECT find the only pod with room in their second attempt."""

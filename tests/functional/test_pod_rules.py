@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cyborg_quota import ANY, SELECT, Claim, Inventory, exceptions
-from cyborg_quota.capacity import tables
 from cyborg_quota.capacity.claims import CapacityEnforcer
+from cyborg_quota.types import PodChoice
 from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures, hooks
 from tests.base import ADMIN
@@ -57,6 +57,21 @@ class TestGroupOfOneCall(RuleTestCase):
         found = self.reserve_all(Claim("d", {"gpu": 1}, provider="p2"), selecting, group="vm")
         self.assertEqual({"d": "p2", "b": "p1"}, found)
 
+    def test_what_its_group_holds_decides(self) -> None:
+        """Whatever the binding, the tags, the measurement and the state of the pod are."""
+        self.assertEqual("p1", self.claim(group="vm"))
+        self.pods.move_binding(ADMIN, "tenant1", "p2")
+        self.assertEqual(("p1", "p2"), (self.claim(group="vm"), self.claim(group="other")))
+        self.fill("p1")
+        self.pods.change(ADMIN, "p1", state="maintenance")
+        self.assertEqual("p1", self.claim(group="vm", pod=PodChoice(affinity=CAD)))
+        self.refused(group="vm")
+        self.engine.release(TENANT, group="vm")
+        self.engine.reserve(TENANT, {"gpu": 1}, group="vm")  # without a provider: in no pod
+        self.claim(group="vm", context=base.Context("tenant2"))
+        self.assertEqual("p2", self.claim(group="vm"), "it holds nothing in p1")
+        self.assertEqual([("p1", "first"), ("p2", "operator")], self.history())
+
     def test_groups_that_hold_something_in_several_pods_are_placed_one_by_one(self) -> None:
         """One call claims for two groups, of which each fits in another pod."""
         for group in ("g1", "g2"):
@@ -87,29 +102,6 @@ class TestRefusedNamedProvider(RuleTestCase):
             for how in (None, SELECT):
                 other = Claim("b", {"fpga" if named.provider == "p1" else "gpu": 1}, provider=ANY, pod=how)
                 self.assertLessEqual(self.attempts(exceptions.OverCapacity, named, other), 2)
-
-
-class TestMeasurement(RuleTestCase):
-    """Which measured pods count as full if the resources are not known."""
-
-    def test_which_are_full(self) -> None:
-        """One that has nothing is. An inventory without capacity does not count, unless it is requested."""
-        for pod in ("p1", "p2"):
-            self.add(pod, 9)
-        self.select()
-        for number, (usage, is_full) in enumerate(
-            [
-                ({"gpu": (9, 0), "fpga": (0, 0)}, False),
-                ({}, True),
-                ({"fpga": (0, 0)}, True),
-                ({"fpga": (0, 1)}, True),
-            ]
-        ):
-            self.pods.set_usage(ADMIN, "p1", {name: ResourceUse(*use) for name, use in usage.items()})
-            self.assertEqual("p2" if is_full else "p1", self.pod_of(f"t{number}"), usage)
-            if not is_full:
-                self.assertEqual("p1", self.pod_of())
-                self.assertEqual("p2", self.pod_of(request={"fpga": 1, "gpu": 1}))
 
 
 class TestStatements(RuleTestCase):
@@ -173,21 +165,3 @@ class TestStatements(RuleTestCase):
         self.add("p12", 2)
         self.add("p13", 3)
         self.assertEqual(["p13", "p13"], self.reserve_each(*claims))
-
-    def test_only_providers_that_can_host_fit(self) -> None:
-        """The query of all pods finds neither these, nor those whose units refuse the claim."""
-        for number in range(3):
-            self.add(f"p{number}", 1)
-        self.add("p3")
-        self.capacity.add_provider(ADMIN, "p3", pod="p3", can_host=False)
-        self.capacity.set_inventories(ADMIN, "p3", {"gpu": Inventory(9)})
-        self.add("p4", 9)
-        self.capacity.set_inventories(ADMIN, "p4", {"gpu": Inventory(9, max_unit=1)})
-        self.add_provider("free", gpu=9)
-        self.refused(2)
-        with self.sql.connect() as connection:
-            self.assertEqual(set(), tables.pods_that_fit(connection, {"gpu": 2}))
-            self.assertEqual({"p0", "p1", "p2", "p4"}, tables.pods_that_fit(connection, {"gpu": 1}))
-            self.assertEqual(set(), tables.pods_that_fit(connection, {"gpu": 1, "fpga": 1}))
-            self.capacity.set_inventories(ADMIN, "p1", {"fpga": Inventory(1)})
-            self.assertEqual({"p1"}, tables.pods_that_fit(connection, {"gpu": 1, "fpga": 1}))

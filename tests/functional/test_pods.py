@@ -33,49 +33,52 @@ class TestSelection(PodTestCase):
     scenarios = fixtures.ON_SQLITE
 
     def test_which_pods_pass_the_filters(self) -> None:
-        """The zone, and all requested tags. Zones have bindings of their own."""
-        for name, zone, tags in (
-            ("a1", "a", {}),
-            ("b1", "b", {}),
-            ("b2", "b", {}),
-            ("t1", "t", {"a": "1"}),
-            ("t2", "t", {"a": "1", "b": "2"}),
-        ):
-            self.pods.add(ADMIN, name, zone=zone, affinity=tags)
-        self.assertEqual(["b1", "a1", "b1"], [self.pod_of(zone="b"), self.pod_of(zone="a"), self.pod_of()])
-        self.assertEqual(2, len(self.pods.list_bindings(ADMIN, "tenant1")))
-        self.assertEqual("t2", self.pod_of(affinity={"b": "2", "a": "1"}))
-        self.assertEqual("t1", self.pod_of(affinity={"a": "1"}))
+        """All requested tags, and the zone: see also the examples of the specification."""
+        for name, zone, tags in (("a1", "a", {}), ("a2", "a", {}), ("t1", "t", {"a": "1"}), ("t2", "t", {"b": "2"})):
+            self.pods.add(ADMIN, name, zone=zone, affinity={"c": "3", **tags} if tags else {})
+        tagged = [self.pod_of(affinity=tags) for tags in ({"b": "2", "c": "3"}, {"c": "3"})]
+        self.assertEqual(["a1", "t2", "t1"], [self.pod_of(), *tagged])
         for arguments in ({"zone": "c"}, {"zone": "t"}, {"affinity": {"a": "2"}}):
             self.assertRaises(exceptions.NoPodFits, self.select, **arguments)
-        self.pods.change(ADMIN, "b2", weight=1)
-        self.assertEqual("b2", self.pod_of("tenant2"), "the weight decides before the order")
+        self.pods.change(ADMIN, "a2", weight=1)
+        self.assertEqual("a2", self.pod_of("tenant2"), "the weight decides before the order")
         # A binding stays if no other pod fits.
-        first = self.select(zone="a")
         self.fill("a1")
-        self.assertEqual(first, self.select(zone="a"))
-        self.pods.change(ADMIN, "a1", state="disabled")
-        self.assertEqual(first, self.select(zone="a"))
-        error = self.assertRaises(exceptions.NoPodFits, self.select, "tenant2", zone="a")
+        self.assertEqual("a2", self.pod_of(zone="a"))
+        for state in ("maintenance", "disabled"):
+            self.pods.change(ADMIN, "a2", state=state)
+            self.assertEqual("a2", self.pod_of(zone="a"))
+        error = self.assertRaises(exceptions.NoPodFits, self.select, "tenant3", zone="a")
         self.assertEqual("No available pod passes the filters (zone 'a', tags {}).", str(error))
 
-    def test_only_the_requested_resources_decide_whether_a_pod_is_full(self) -> None:
+    def test_which_measured_pods_are_full(self) -> None:
+        """The requested resources decide, or all. One without capacity does not count, unless it is requested."""
         for name in ("p1", "p2"):
             self.pods.add(ADMIN, name, threshold=80)
         never, _ = self.pods.list_usages(ADMIN)
         self.assertEqual((None, None, None), (never.usage, never.measured_at, never.age))
-        self.fill("p1", 1)
-        usages = {"gpu": ResourceUse(10, 8), "fpga": ResourceUse(10, 7)}
-        self.pods.set_usage(ADMIN, "p1", usages)
-        usage, _ = self.pods.list_usages(ADMIN)
-        self.assertEqual(usages, usage.usage)
-        self.assertLess(abs(usage.age.total_seconds()), 60)  # type: ignore[union-attr]
-        self.assertEqual("p1", self.pod_of("t1", request={"fpga": 1}))
-        self.assertEqual("p2", self.pod_of("t2", request={"gpu": 1}))
-        self.assertEqual("p2", self.pod_of("t3"))
-        self.pods.set_usage(ADMIN, "p2", {"gpu": ResourceUse(10, 1)})
-        self.assertRaises(exceptions.NoPodFits, self.select, "t4", request={"fpga": 1, "gpu": 1})
-        self.assertRaises(exceptions.PodNotFound, self.fill, "p9")
+        for number, (gpu, fpga, request, is_full) in enumerate(
+            [
+                ((10, 8), (10, 7), {"fpga": 1}, False),
+                ((10, 8), (10, 7), {"gpu": 1}, True),
+                ((10, 8), (10, 7), None, True),
+                ((9, 0), (0, 0), None, False),
+                ((9, 0), (0, 0), {"fpga": 1, "gpu": 1}, True),
+                (None, None, None, True),
+                (None, (0, 0), None, True),
+                (None, (0, 1), None, True),
+            ]
+        ):
+            usage = {name: ResourceUse(*use) for name, use in (("gpu", gpu), ("fpga", fpga)) if use is not None}
+            self.pods.set_usage(ADMIN, "p1", usage)
+            (found,) = self.pods.list_usages(ADMIN, "p1")
+            pod = self.pod_of(f"t{number}", request=request)
+            self.assertEqual((usage, "p2" if is_full else "p1"), (found.usage, pod), number)
+            self.assertLess(abs(found.age.total_seconds()), 60)  # type: ignore[union-attr]
+        self.fill("p2", 1)
+        self.assertRaises(exceptions.NoPodFits, self.select, "t", request={"fpga": 1, "gpu": 1})
+        for call in (functools.partial(self.pods.list_usages, ADMIN), self.fill):
+            self.assertRaises(exceptions.PodNotFound, call, "p9")
 
     def test_a_user_does_not_see_the_name_of_the_pod(self) -> None:
         self.pods.add(ADMIN, "p1")
@@ -85,19 +88,6 @@ class TestSelection(PodTestCase):
         self.assertRaises(exceptions.NotAuthorized, self.pods.select, base.Context("x"), project_id="tenant1")
         self.patch(policy.Policy, "allows", lambda _self, _context, rule, *_rest: rule == policy.SEE_PODS)
         self.assertEqual("p1", self.pods.select(base.Context("tenant1")).pod)
-
-    def test_an_operator_moves_a_binding(self) -> None:
-        for name in ("p1", "p2"):
-            self.pods.add(ADMIN, name)
-        self.select()
-        moved = self.pods.move_binding(ADMIN, "tenant1", "p2")
-        self.assertEqual(("p2", "operator"), (moved.pod, moved.reason))
-        self.assertEqual(moved, self.pods.move_binding(ADMIN, "tenant1", "p2"))
-        self.assertEqual(moved, self.select())
-        self.pods.change(ADMIN, "p2", state="maintenance")
-        error = self.assertRaises(exceptions.PodNotAvailable, self.pods.move_binding, ADMIN, "tenant1", "p2")
-        self.assertEqual("maintenance", error.state)
-        self.assertRaises(exceptions.PodNotFound, self.pods.move_binding, ADMIN, "tenant1", "p9")
 
 
 class TestRepeatedSelection(PodTestCase):
@@ -143,6 +133,7 @@ class TestConcurrency(PodTestCase):
         with self.meanwhile("tenant1"):
             moved = self.pods.move_binding(ADMIN, "tenant1", "p2")
         self.assertEqual(("p2", "operator"), (moved.pod, moved.reason))
+        self.assertEqual(moved, self.pods.move_binding(ADMIN, "tenant1", "p2"), "a repeat")
         self.pods.change(ADMIN, "p1", weight=-1)
         with self.meanwhile("tenant2"):
             self.assertEqual("p2", self.pod_of("tenant2"))
@@ -157,28 +148,25 @@ class TestPods(PodTestCase):
         """A longer name would leave no room for the name of a resource in the names of the pod's counters."""
         error = self.assertRaises(exceptions.InvalidName, self.pods.add, ADMIN, "p" * 101)
         self.assertEqual(("p" * 101, "it has 101 characters, at most 100 fit"), (error.value, error.reason))
-        self.pods.add(ADMIN, "p" * 100)
-        self.pods.remove(ADMIN, "p" * 100)
-        added = self.pods.add(
-            ADMIN, "p 1", zone="z", affinity={"b": "2", "a": "1"}, weight=-5, threshold=1, endpoint="c"
-        )
-        self.assertEqual([added], self.pods.list_pods(ADMIN))
-        self.assertEqual(added, self.pods.show(ADMIN, "p 1"))
-        self.assertRaises(exceptions.PodExists, self.pods.add, ADMIN, "p 1")
-        changed = self.pods.change(ADMIN, "p 1", affinity={}, weight=7, endpoint=None)
+        name = "p " + "1" * 98
+        tags = {"b": "2", "a": "1"}
+        added = self.pods.add(ADMIN, name, zone="z", affinity=tags, weight=-5, threshold=1, endpoint="c")
+        self.assertEqual([added, added], [*self.pods.list_pods(ADMIN), self.pods.show(ADMIN, name)])
+        self.assertRaises(exceptions.PodExists, self.pods.add, ADMIN, name)
+        changed = self.pods.change(ADMIN, name, affinity={}, weight=7, endpoint=None)
         self.assertEqual(
             ({}, 7, None, 1), (changed.resource_affinity, changed.weight, changed.endpoint, changed.threshold)
         )
-        self.assertEqual(changed, self.pods.show(ADMIN, "p 1"))
+        self.assertEqual(changed, self.pods.show(ADMIN, name))
         self.select(zone="z")
-        self.assertRaises(exceptions.PodInUse, self.pods.remove, ADMIN, "p 1")
+        self.assertRaises(exceptions.PodInUse, self.pods.remove, ADMIN, name)
         self.pods.end_binding(ADMIN, "tenant1", "z")
-        self.engine.capacity.add_provider(ADMIN, "n1", pod="p 1")
-        self.assertRaises(exceptions.PodInUse, self.pods.remove, ADMIN, "p 1")
+        self.engine.capacity.add_provider(ADMIN, "n1", pod=name)
+        self.assertRaises(exceptions.PodInUse, self.pods.remove, ADMIN, name)
         self.engine.capacity.remove_provider(ADMIN, "n1")
-        self.pods.remove(ADMIN, "p 1")
-        self.assertRaises(exceptions.PodNotFound, self.pods.show, ADMIN, "p 1")
-        self.assertEqual(["p 1"], [one.pod for _, one in self.pods.list_bindings(ADMIN, history=True)])
+        self.pods.remove(ADMIN, name)
+        self.assertRaises(exceptions.PodNotFound, self.pods.show, ADMIN, name)
+        self.assertEqual([name], [one.pod for _, one in self.pods.list_bindings(ADMIN, history=True)])
 
     def test_all_bindings_to_a_pod_are_ended(self) -> None:
         """Those to other pods stay, and the next selection of each project creates another."""
@@ -190,6 +178,8 @@ class TestPods(PodTestCase):
         kept = self.pods.move_binding(ADMIN, "t4", "p2")
         self.pods.change(ADMIN, "p1", state="maintenance")
         self.assertRaises(exceptions.PodInUse, self.pods.remove, ADMIN, "p1")
+        error = self.assertRaises(exceptions.PodNotAvailable, self.pods.move_binding, ADMIN, "t4", "p1")
+        self.assertEqual("maintenance", error.state)
         self.assertEqual([4, 0], [self.pods.end_bindings(ADMIN, "p1") for _ in range(2)])
         self.assertEqual([kept], [one for _, one in self.pods.list_bindings(ADMIN)])
         self.assertRaises(exceptions.PodNotFound, self.pods.end_bindings, ADMIN, "p9")
@@ -212,6 +202,7 @@ class TestPods(PodTestCase):
             (lambda: self.pods.change(ADMIN, "p1"), exceptions.InvalidRequest),
             (lambda: self.pods.change(ADMIN, "p1", state="full"), exceptions.InvalidPod),  # type: ignore[arg-type]
             (lambda: self.pods.change(ADMIN, "p9", weight=1), exceptions.PodNotFound),
+            (lambda: self.pods.move_binding(ADMIN, "tenant1", "p9"), exceptions.PodNotFound),
             (lambda: self.pods.set_usage(ADMIN, "p1", {"gpu": ResourceUse(-1, 0)}), exceptions.InvalidPod),
             (lambda: self.pods.set_usage(ADMIN, "p1", []), exceptions.InvalidPod),  # type: ignore[arg-type]
             (lambda: self.pods.set_usage(ADMIN, "p1", {"gpu": 5}), exceptions.InvalidPod),  # type: ignore[dict-item]
