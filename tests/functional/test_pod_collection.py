@@ -51,37 +51,31 @@ class TestCollect(CollectionTestCase):
         self.collect("p1")
         self.assertEqual({}, self.stored()["p1"], "its inventories were removed")
         for name in ("n1", "n2"):
-            self.engine.capacity.add_provider(ADMIN, name, pod="p1")
-            self.engine.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(8, reserved=1), "fpga": Inventory(2)})
+            self.add_provider(name, pod="p1", fpga=2)
+            self.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(8, reserved=1)})
         self.engine.reserve(ADMIN, {"gpu": 3}, project_id="film", provider="n1")
-        self.engine.capacity.set_inventories(ADMIN, "n2", {}, used_elsewhere={"gpu": 2})
-        collected = self.collect()
-        self.assertEqual([None] * 3, [one.error for one in collected.values()])
-        own = {"fpga": ResourceUse(4, 0), "gpu": ResourceUse(14, 5)}
-        gpu = {"gpu": ResourceUse(8, 3)}
+        self.capacity.set_inventories(ADMIN, "n2", {}, used_elsewhere={"gpu": 2})
+        own, gpu = {"fpga": ResourceUse(4, 0), "gpu": ResourceUse(14, 5)}, {"gpu": ResourceUse(8, 3)}
+        collected = {name: (one.error, one.usage.usage) for name, one in self.collect().items()}
+        self.assertEqual({"p1": (None, own), "p2": (None, gpu), "p3": (None, gpu)}, collected)
         self.assertEqual({"p1": own, "p2": gpu, "p3": gpu}, self.stored())
-        self.assertEqual(own, collected["p1"].usage.usage)
+        self.assertEqual({"p1": own, "p2": {}}, self.pods.measure(ADMIN, ["p1", "p2"]), "own inventories only")
 
     def test_one_that_does_not_answer_keeps_its_last_figures(self) -> None:
         self.collect()
         before = {usage.pod: usage.measured_at for usage in self.pods.list_usages(ADMIN)}
-        release = threading.Event()
-        self.addCleanup(release.set)
+        answer = threading.Event()
+        self.addCleanup(answer.set)
 
         def read(endpoint: str) -> Any:
             if endpoint == "cloud/two":
-                release.wait(LONG_SECONDS)
+                answer.wait(LONG_SECONDS)
             return {"gpu": ResourceUse(8, 7)}
 
-        collected = self.collect(read=read, timeout_seconds=0.3)
-        self.assertFalse(release.is_set())
-        self.assertEqual("It did not answer within 0.3 seconds.", collected["p2"].error)
-        self.assertEqual(
-            ({"gpu": ResourceUse(8, 3)}, before["p2"]),
-            (collected["p2"].usage.usage, collected["p2"].usage.measured_at),
-        )
-        self.assertIsNotNone(collected["p2"].usage.age)
-        self.assertEqual({"gpu": ResourceUse(8, 7)}, self.stored()["p3"])
+        late = self.collect(read=read, timeout_seconds=0.3)["p2"]
+        self.assertEqual("It did not answer within 0.3 seconds.", late.error)
+        found = late.usage.usage, late.usage.measured_at, self.stored()["p3"]
+        self.assertEqual(({"gpu": ResourceUse(8, 3)}, before["p2"], {"gpu": ResourceUse(8, 7)}), found)
         # Nor does one that answers nonsense end the others.
         nonsense = {"cloud/two": {"gpu": ResourceUse(2**63, 0)}}
         collected = self.collect(read=lambda endpoint: nonsense.get(endpoint, {"gpu": ResourceUse(9, 8)}))
@@ -144,10 +138,10 @@ class TestDue(CollectionTestCase):
         settings = fixtures.configuration()
         for interval, spacing in ((86400, 600), (10, 10), (300, 300)):
             settings.set_override("collect_interval", interval, "pods")
-            self.assertEqual(spacing, expirer.Maintenance(settings, self.engine).collect_spacing_seconds)
+            self.assertEqual(spacing, expirer._collect_spacing(settings))
         log = self.useFixture(fx.FakeLogger())
         maintenance = expirer.Maintenance(settings, self.engine)
-        self.patch(pod, "read_endpoint", lambda _conf, _timeout, endpoint: self.read_one_of_two(endpoint))
+        self.patch(pod, "reader", lambda *_: self.read_one_of_two)
         self.assertEqual([1, 0], [maintenance.collect() for _ in range(2)], "p1 has nothing to measure")
         self.assertIn("Pod p3 was not measured: Placement is away. (Its last figures: none.)", log.output)
         maintenance.stop()

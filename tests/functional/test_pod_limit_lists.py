@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
 from cyborg_quota import ANY, SELECT, Inventory, exceptions, policy
 from cyborg_quota.limits.sources.config import NoopLimitDriver
@@ -42,10 +42,8 @@ class TestVisibility(test_pod_limits.PodLimitTestCase):
     def test_the_overflow_of_a_counter(self) -> None:
         """The error names the resource only."""
         most = 2**31 - 1
-        for name, pod in (("n1", "p1"), ("n4", "p1")):
-            if name == "n4":
-                self.engine.capacity.add_provider(ADMIN, name, pod=pod)
-            self.engine.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(most)})
+        self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(most)})
+        self.add_provider("n4", pod="p1", gpu=most)
         self.claim(1, consumer="c")
         self.claim(most - 2, provider="n4")
         tenant = base.Context("a")
@@ -86,18 +84,22 @@ class TestLists(test_pod_limits.PodLimitTestCase):
             self.limit(2, project_id)
             self.limit(3, project_id, "p2")
 
-        def page(*which: str | None, **options: Any) -> list[tuple[str | None, str | None]]:
-            return [(one.project_id, one.pod) for one in self.admin.list_pod_limits(ADMIN, *which, **options)]
-
-        self.assertEqual([("a", "p1"), ("a", "p2"), ("b", "p1"), ("b", "p2")], page())
-        self.assertEqual([("a", "p1"), ("a", "p2")], page(projects=1))
-        self.assertEqual([("b", "p2")], page(None, "p2", projects=1, after="a"))
-        self.assertEqual([("b", "p1"), ("b", "p2")], page(after="a"))
-        self.assertEqual([], page(None, "p1", projects=1, after="b"))
-        self.assertEqual([], page("a", projects=0))
-        self.assertRaises(exceptions.PodNotFound, page, None, "p9", after="a")
-        self.assertRaises(exceptions.InvalidRequest, page, projects=-1)
-        self.assertRaises(exceptions.InvalidName, page, after="")
+        for project_id, pod, page, expected in (
+            (None, None, {}, "a p1, a p2, b p1, b p2"),
+            (None, None, {"projects": 1}, "a p1, a p2"),
+            (None, "p2", {"projects": 1, "after": "a"}, "b p2"),
+            (None, None, {"after": "a"}, "b p1, b p2"),
+            (None, "p1", {"projects": 1, "after": "b"}, ""),
+            ("a", None, {"projects": 0}, ""),
+        ):
+            found = self.admin.list_pod_limits(ADMIN, project_id, pod, **page)  # type: ignore[arg-type]
+            self.assertEqual(expected, ", ".join(f"{one.project_id} {one.pod}" for one in found), page)
+        for error, pod, page in (
+            (exceptions.PodNotFound, "p9", {"after": "a"}),
+            (exceptions.InvalidRequest, None, {"projects": -1}),
+            (exceptions.InvalidName, None, {"after": ""}),
+        ):
+            self.assertRaises(error, self.admin.list_pod_limits, ADMIN, None, pod, **page)  # type: ignore[arg-type]
 
     def test_export_and_import(self) -> None:
         """A document with an unknown pod is refused; but what was exported before a pod was removed can be imported."""
@@ -120,13 +122,18 @@ class TestLists(test_pod_limits.PodLimitTestCase):
         self.assertEqual([LimitRecord("a", "gpu", 4, pod="p2")], self.admin.list_pod_limits(ADMIN))
 
     def test_bad_input(self) -> None:
-        admin = self.engine.limits
-        for wrong in (None, {"gpu": -2}, {"gpu": True}, {"gpu": "5"}):
-            self.assertRaises(exceptions.QuotaError, admin.set_limits, ADMIN, wrong, "a", pod="p1")
-        self.assertRaises(exceptions.PodNotFound, self.limit, 1, pod="p9")
-        self.assertRaises(exceptions.UnknownResource, admin.set_limits, ADMIN, {"tpu": 1}, "a", pod="p1")
-        self.assertRaises(exceptions.InvalidRequest, admin.set_limits, ADMIN, {"gpu": 1}, pod="p1")
-        self.assertRaises(exceptions.InvalidName, self.limit, 1, pod="p" * 256)
-        self.limit(None, pod="p9")
         engine = fixtures.open_engine(self, self.url, NoopLimitDriver())
+        for error, limits, project_id, pod in (
+            (exceptions.InvalidRequest, None, "a", "p1"),
+            (exceptions.InvalidRequest, {"gpu": -2}, "a", "p1"),
+            (exceptions.InvalidRequest, {"gpu": True}, "a", "p1"),
+            (exceptions.InvalidRequest, {"gpu": "5"}, "a", "p1"),
+            (exceptions.PodNotFound, {"gpu": 1}, "a", "p9"),
+            (exceptions.UnknownResource, {"tpu": 1}, "a", "p1"),
+            (exceptions.InvalidRequest, {"gpu": 1}, None, "p1"),
+            (exceptions.InvalidName, {"gpu": 1}, "a", "p" * 256),
+        ):
+            set_limits = functools.partial(self.admin.set_limits, ADMIN, limits, project_id, pod=pod)  # type: ignore[arg-type]
+            self.assertRaises(error, set_limits)
         self.assertRaises(exceptions.LimitsReadOnly, engine.limits.set_limits, ADMIN, {"gpu": 1}, "a", pod="p1")
+        self.limit(None, pod="p9")
