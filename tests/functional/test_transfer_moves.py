@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from fixtures import MonkeyPatch
-
 from cyborg_quota import exceptions
 from cyborg_quota.ledger.project_limits import ProjectEnforcer
-from tests import base, fixtures, trees
+from tests import base, hooks, trees
 from tests.base import ADMIN
+from tests.functional.test_resize import ResizeTestCase
 
 
-class TestSenderMoves(base.LedgerTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.database = fixtures.open_database(self, self.url)
-        self.plant({"root": None, "p1": "root", "p2": "root", "side": None})
+class TestSenderMoves(ResizeTestCase):
+    def move(self, project_id: str) -> None:
+        """Move it below ``side``, as another process does."""
+        trees.move(hooks.database_of(self.make_engine()), project_id, "side")
 
     def transfer(self, to_project: str) -> None:
         self.quotas.transfer(ADMIN, to_project, "p1", consumer="c")
@@ -27,44 +23,38 @@ class TestSenderMoves(base.LedgerTestCase):
         self.limits.subtree_limits["root", "gpu"] = 5
         for project_id, amount in (("p1", 3), ("p2", 1), ("root", 1)):
             self.quotas.reserve(base.Context(project_id), {"gpu": amount}, consumer="c" if amount == 3 else project_id)
-        other, constraints, moved = self.make_engine(), ProjectEnforcer._constraints, []
+        other = self.make_engine()
 
-        def move_before(projects: ProjectEnforcer, charge: Any, *arguments: Any, **named: Any) -> Any:
-            if not moved and charge.project_id == "p2":
-                moved.append(True)
-                trees.move(self.database, "p1", "side")
-                other.reserve(base.Context("root"), {"gpu": 3}, consumer="more")
-                self.engine.list_usages(ADMIN)
-                self.engine.reserve(self.context, {"gpu": 1}, consumer="thread")  # caches the new path of p1
-            return constraints(projects, charge, *arguments, **named)
+        def move() -> None:
+            self.move("p1")
+            other.reserve(base.Context("root"), {"gpu": 3}, consumer="more")
+            self.engine.list_usages(ADMIN)
+            self.engine.reserve(self.context, {"gpu": 1}, consumer="thread")  # caches the new path of p1
 
-        self.useFixture(MonkeyPatch("cyborg_quota.ledger.project_limits.ProjectEnforcer._constraints", move_before))
-        error = self.assertRaises(exceptions.OverQuota, self.transfer, "p2")
-        self.assertTrue(moved)
+        with hooks.Meanwhile(ProjectEnforcer, "_constraints", move) as calls:
+            error = self.assertRaises(exceptions.OverQuota, self.transfer, "p2")
+        self.assertGreater(calls.count, 1)
         self.assertEqual(["root"], [over.project_id for over in error.overs])
         self.assertEqual([(0, 4), (0, 1)], [self.figures("p1"), self.figures("p2")])
 
     def test_the_sender_moves_from_below_the_receiver(self) -> None:
         """No row is charged within limits here: the retry reads the path again nevertheless."""
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 3}, consumer="c"))
-        read, moved = ProjectEnforcer.read, []
 
-        def move_after(projects: ProjectEnforcer, project_id: str, *arguments: Any, **named: Any) -> Any:
-            if project_id == "root" and not moved:
-                moved.append(self.engine.list_usages(ADMIN))
-                self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))  # caches its path
-                trees.move(self.database, "p1", "side")
-            return read(projects, project_id, *arguments, **named)
+        def move() -> None:
+            self.engine.list_usages(ADMIN)
+            self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))  # caches its path
+            self.move("p1")
 
-        self.useFixture(MonkeyPatch("cyborg_quota.ledger.project_limits.ProjectEnforcer.read", move_after))
-        self.transfer("root")
-        self.assertTrue(moved)
+        with hooks.Meanwhile(ProjectEnforcer, "read", move) as calls:
+            self.transfer("root")
+        self.assertGreater(calls.count, 1)
         self.assertEqual([(0, 0), (3, 0)], [self.figures("p1"), self.figures("root")])
 
     def test_the_receiver_has_moved_with_the_sender(self) -> None:
         """Another process has moved them, while this one has the path of the sender in its cache."""
         self.limits.own["root", "gpu"] = 5
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 3}, consumer="c"))
-        trees.move(self.database, "root", "side")
+        self.move("root")
         self.transfer("root")
         self.assertEqual([(0, 0), (3, 0)], [self.figures("p1"), self.figures("root")])
