@@ -4,22 +4,20 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-import sqlalchemy as sa
 from sqlalchemy.engine import cursor
 
-from cyborg_quota import exceptions
-from cyborg_quota.db import models
-from tests import base, fixtures, on_sqlite
+from cyborg_quota import Claim, exceptions
+from tests import base, clouds, fixtures, on_sqlite
 from tests.functional import test_limits
 
 PROJECTS = 60
 SIZE = 7
+RESOURCES = ("fpga", "gpu")
 
 
 @contextlib.contextmanager
@@ -76,24 +74,12 @@ class TestPages(PagesTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        with self.sql.begin() as connection:
-            zeros = {"pod": "", "used": 0, "reserved": 0, "subtree": 0, "generation": 0}
-            for table, columns in (
-                ("quota_usages", {"resource": "gpu", **zeros}),
-                ("quota_usages", {"resource": "fpga", **zeros}),
-                ("project_limits", {"resource": "gpu", "pod": "", "hard_limit": 5}),
-                ("project_limits", {"resource": "fpga", "pod": "", "hard_limit": 5}),
-                ("projects", {"generation": 0}),
-            ):
-                names = ["project_id", *columns]
-                statement = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join(f':{n}' for n in names)})"
-                rows = [{"project_id": f"p{number:03}", **columns} for number in range(PROJECTS)]
-                connection.execute(sa.text(statement), rows)
-        self.admin.set_limits(base.ADMIN, {"fpga": 9, "gpu": 9})
+        names = [f"p{number:03}" for number in range(PROJECTS)]
         override = {"limit": 4, "until": "2090-01-01T00:00Z"}
-        overrides = [{"resource": resource, **override} for resource in ("fpga", "gpu")]
-        entries = [{"id": f"p{number:03}", "overrides": overrides} for number in range(PROJECTS)]
-        self.admin.import_limits(base.ADMIN, {"projects": entries})
+        overrides = [{"resource": resource, **override} for resource in RESOURCES]
+        entries = [{"id": name, "limits": {"fpga": 5, "gpu": 5}, "overrides": overrides} for name in names]
+        self.admin.import_limits(base.ADMIN, {"defaults": {"fpga": 9, "gpu": 9}, "projects": entries})
+        clouds.add_usages(self.sql, [(name, resource, "") for name in names for resource in RESOURCES])
 
     def lists(self) -> dict[str, tuple[Callable[..., list[Any]], Callable[[Any], Any]]]:
         """Each list, and the marker of one of its rows."""
@@ -149,53 +135,15 @@ class TestPagesOfCapacity(PagesTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        numbers = range(self.PROVIDERS)
-        binding: dict[str, Any] = {
-            "availability_zone": "",
-            "resource_affinity": "{}",
-            "affinity_hash": "0" * 64,
-            "reason": "first",
-        }
-        binding["starts_at"] = datetime.datetime(2026, 1, 1)
-        amounts: dict[str, Any] = {
-            "total": 4,
-            "reserved": 0,
-            "min_unit": 1,
-            "max_unit": 4,
-            "step_size": 1,
-            "allocation_ratio": 1,
-        }
-        amounts |= {"capacity": 4, "used": 1, "free": 3}
-        pod = {"availability_zone": "", "resource_affinity": "{}", "state": "available", "weight": 0, "threshold": 100}
-        claim = {"delta": 1, "state": "committed", "live": 1, "deleted": False, "usage_id": 1}
-        tables: dict[str, list[dict[str, Any]]] = {
-            "resource_providers": [
-                # The ids and the names have opposite orders.
-                {"id": n + 1, "uuid": f"u{n}", "name": f"n{99 - n}", "generation": 0, "can_host": 1}
-                for n in numbers
-            ],
-            "inventories": [
-                {"provider_id": n + 1, "resource": name, **amounts} for n in numbers for name in ("fpga", "gpu")
-            ],
-            "reservations": [
-                {
-                    "uuid": f"{name}-{n}",
-                    "project_id": f"p{n % 3}",
-                    "resource": name,
-                    "consumer_id": f"c{n}",
-                    "provider_id": n + 1,
-                    "claim_ordinal": ordinal,
-                    **claim,
-                }
-                for n in numbers
-                for ordinal, name in enumerate(("gpu", "fpga"))
-            ],
-            "pods": [{"name": f"pod{99 - n}", "generation": 0, **pod} for n in numbers],
-            "pod_bindings": [{"project_id": f"p{n}", "pod": "pod70", "current": 1, **binding} for n in numbers],
-        }
-        with self.sql.begin() as connection:
-            for table, rows in tables.items():
-                connection.execute(sa.insert(models.metadata.tables[table]), rows)
+        # The ids and the names have opposite orders.
+        nodes = [(f"n{99 - number}", resource, 4, 4) for number in range(self.PROVIDERS) for resource in RESOURCES]
+        clouds.add_inventories(self.sql, nodes)
+        for number in range(self.PROVIDERS):
+            project_id, pod = f"p{number % 3}", f"pod{99 - number}"
+            claim = Claim(f"c{number}", {"gpu": 1, "fpga": 1}, provider=f"n{99 - number}")
+            self.engine.adopt(base.ADMIN, [claim], project_id)
+            self.engine.pods.add(base.ADMIN, pod)
+            self.engine.pods.move_binding(base.ADMIN, f"p{number}", pod)
 
     def lists(self) -> dict[str, tuple[Callable[..., list[Any]], Callable[[Any], Any]]]:
         def call(method: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
@@ -230,9 +178,7 @@ class TestPagesOfCapacity(PagesTestCase):
 
     def test_a_marker_that_has_ended(self) -> None:
         whole = self.capacity.list_allocations(base.ADMIN)
-        with self.sql.begin() as connection:
-            ended = sa.update(models.reservations).where(models.reservations.c.uuid == whole[9].reservation)
-            connection.execute(ended.values(state="released", live=None, deleted=True, claim_ordinal=None))
+        self.engine.release(base.ADMIN, [whole[9].reservation])
         self.assertEqual(whole[10:], self.capacity.list_allocations(base.ADMIN, after=whole[9].reservation))
 
     def test_bad_pages(self) -> None:
