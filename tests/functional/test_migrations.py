@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import os
 import signal
 import time
@@ -17,8 +19,9 @@ from oslo_db.sqlalchemy import test_migrations
 
 from cyborg_quota.db import models, schema
 from cyborg_quota.db.database import Database
-from tests import base, fixtures, forked
+from tests import fixtures, forked
 from tests.faults import kill_points
+from tests.functional import test_schema
 from tests.servers import machine
 
 READS = ("SELECT pg_catalog", "SELECT name FROM", "SHOW ", "PRAGMA ")
@@ -80,41 +83,33 @@ def start_sync(url: str, act: Callable[[int, str], None] = lambda _number, _text
     return forked.start(sync)
 
 
-_complete: dict[str, dict[str, Any]] = {}
-"""The shape of a complete schema on each database."""
+_numbers = itertools.count()
 
 
-class MigrationTestCase(base.BackendTestCase):
-    """With an empty database."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.number = 0
-        self.use(fixtures.fresh_url(self.backend, "migrated"))
-
-    def use(self, url: str) -> None:
-        self.url = url
-        self.sql = sa.create_engine(url, poolclass=sa.NullPool)
-
-    def open_database(self) -> Database:
-        return fixtures.open_database(self, self.url, statement_timeout_seconds=None)
-
-    def shape(self) -> dict[str, Any]:
-        """Return the schema: every table's columns, keys, CHECKs and indexes, and the functions."""
-        found: dict[str, Any] = fixtures.schema_of(self.sql)
-        if self.backend == "postgresql":
-            query = "SELECT proname FROM pg_proc WHERE pronamespace = current_schema()::regnamespace ORDER BY 1"
-            with self.sql.connect() as connection:
-                found["functions"] = connection.exec_driver_sql(query).scalars().all()
-        return found
+def shape(sql: sa.Engine) -> dict[str, Any]:
+    """Return the schema: every table's columns, keys, CHECKs and indexes, and the functions."""
+    found: dict[str, Any] = fixtures.schema_of(sql)
+    if sql.dialect.name == "postgresql":
+        query = "SELECT proname FROM pg_proc WHERE pronamespace = current_schema()::regnamespace ORDER BY 1"
+        with sql.connect() as connection:
+            found["functions"] = connection.exec_driver_sql(query).scalars().all()
+    return found
 
 
-class TestModels(MigrationTestCase, test_migrations.ModelsMigrationsSync):
+@functools.cache
+def complete_shape(backend: str) -> dict[str, Any]:
+    """The shape of a complete schema."""
+    url = fixtures.fresh_url(backend, "complete")
+    fixtures.create_schema(url)
+    return shape(sa.create_engine(url, poolclass=sa.NullPool))
+
+
+class TestModels(test_schema.SchemaTestCase, test_migrations.ModelsMigrationsSync):
     """oslo.db's ``test_models_sync`` calls ``db_sync``, and compares the result with the models."""
 
     def db_sync(self, engine: sa.Engine) -> None:
         self.addCleanup(fixtures.drop_views, self.sql)
-        schema.sync(self.open_database())
+        schema.sync(self.database)
 
     def get_engine(self) -> sa.Engine:
         return self.sql
@@ -126,21 +121,17 @@ class TestModels(MigrationTestCase, test_migrations.ModelsMigrationsSync):
         return not (type_ == "table" and name == schema.VERSION_TABLE)
 
 
-class TestInterrupted(MigrationTestCase):
+class TestInterrupted(test_schema.SchemaTestCase):
     """``db sync`` is killed with SIGKILL after one of its statements, in CI after every third, and run again."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        if self.backend not in _complete:
-            schema.sync(self.open_database())
-            _complete[self.backend] = self.shape()
-        self.complete = _complete[self.backend]
 
     def prepare(self) -> None:
         """Make a new empty database."""
         # (With a new name: PostgreSQL does not drop a database before the session of the killed process has ended.)
-        self.number += 1
-        self.use(fixtures.fresh_url(self.backend, f"migrated_{self.number % 10}"))
+        self.url = fixtures.fresh_url(self.backend, f"migrated_{next(_numbers) % 10}")
+        self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+
+    def open_database(self) -> Database:
+        return fixtures.open_database(self, self.url, statement_timeout_seconds=None)
 
     def statements(self) -> tuple[list[str], list[int]]:
         """Return the statements of an uninterrupted ``db sync``, and the numbers (from 1) of those to kill it after."""
@@ -194,7 +185,7 @@ class TestInterrupted(MigrationTestCase):
         except Exception as error:
             raise AssertionError(when) from error
         database.close()
-        self.assertEqual(self.complete, self.shape(), when)
+        self.assertEqual(complete_shape(self.backend), shape(self.sql), when)
 
     def test_killed_within_a_statement(self) -> None:
         """A server completes the statement of a client that is gone; the next ``db sync`` waits for its end."""
