@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import itertools
 from typing import Any
@@ -143,17 +142,18 @@ class TestSpan(OverridesTestCase):
         self.assertEqual([(100, 0)], [(one.limit, one.now) for one in self.quotas.notices(base.ADMIN)])
 
     def test_every_view_shows_the_limit_that_applies(self) -> None:
-        self.make_tree({"p": None})
+        self.make_tree({"p": None, "q": "p"})
         self.set("p", 5)
+        self.assertEqual(["q"], self.blockers("q"), "a child without a limit may hold nothing")
         self.override("p", 8, -1, 1)
         self.override("q", 3, 0, 1)
-        self.admin.add_project(base.ADMIN, "q")
+        self.assertEqual(3, self.room("q"))
         self.assertEqual([8, 3], [row.limit for row in self.admin.tree(base.ADMIN) if row.resource == "gpu"])
         self.assertEqual([8], [row.limit for row in self.admin.path(base.ADMIN, "p")])
         (record,) = self.admin.list_limits(base.ADMIN, "p")
         self.assertEqual((8, True), (record.limit, record.is_own))
         self.assertEqual(self.time(1), record.override and record.override.until)
-        (record,) = self.admin.list_limits(base.ADMIN, "q")
+        (record,) = [one for one in self.admin.list_limits(base.ADMIN, "q") if one.resource == "gpu"]
         self.assertEqual((3, False, 3), (record.limit, record.is_own, record.override and record.override.limit))
         self.assertEqual([("p", 5)], [(one.project_id, one.limit) for one in self.admin.list_limits(base.ADMIN)])
         self.engine.reserve(base.Context("p"), {"gpu": 1})
@@ -161,14 +161,6 @@ class TestSpan(OverridesTestCase):
         self.let_hours_pass(2)
         self.assertEqual([5], [row.limit for row in self.admin.path(base.ADMIN, "p")])
         self.assertEqual([LimitRecord("p", "gpu", 5)], self.admin.list_limits(base.ADMIN, "p"))
-
-    def test_an_override_of_a_project_without_a_limit(self) -> None:
-        """A child may hold nothing until its limit is set; an override is one."""
-        self.make_tree({"p": None, "child": "p"})
-        self.set("p", 10)
-        self.assertEqual(["child"], self.blockers("child"))
-        self.override("child", 4, 0, 1)
-        self.assertEqual(([], ["child"]), (self.blockers("child", 4), self.blockers("child", 5)))
 
 
 class TestOverlaps(OverridesTestCase):
@@ -256,16 +248,14 @@ class TestCalls(OverridesTestCase):
         self.assertEqual((known, "over", 1, None), (entry.override_id, entry.reason, entry.before, entry.after))
         self.assertEqual([], history_replay.differences(self.engine))
 
-    def test_a_dry_run(self) -> None:
+    def test_several_resources_and_a_dry_run(self) -> None:
         """It raises or returns the same, and writes nothing."""
-        self.make_tree({"top": None, "child": "top"})
-        self.set("top", 10)
+        self.import_tree({"top": None, "child": "top"}, {"top": {"gpu": 10, "fpga": 5}}, gpu=0, fpga=0)
 
         def make(limit: int, *, dry_run: bool) -> Any:
-            limits, span = {"gpu": limit, "fpga": 1}, {"start": self.time(-1), "until": self.time(1)}
-            return self.admin.set_overrides(base.ADMIN, limits, "child", **span, dry_run=dry_run)
+            limits, until = {"gpu": limit, "fpga": 1}, self.time(1)
+            return self.admin.set_overrides(base.ADMIN, limits, "child", until, dry_run=dry_run)
 
-        self.set("top", 5, "fpga")
         before = self.rows(), self.admin.history(base.ADMIN)
         refusals = [self.assertRaises(exceptions.LimitRefused, make, 11, dry_run=dry) for dry in (True, False)]
         self.assertEqual(str(refusals[1]), str(refusals[0]))
@@ -273,16 +263,11 @@ class TestCalls(OverridesTestCase):
         expected = make(10, dry_run=True)
         self.assertEqual(before, (self.rows(), self.admin.history(base.ADMIN)))
         made = make(10, dry_run=False)
-        self.assertEqual(*([dataclasses.replace(one, made=(0, 0)) for one in some] for some in (made, expected)))
-
-    def test_several_resources_at_once(self) -> None:
-        made = self.admin.set_overrides(base.ADMIN, {"gpu": 4, "fpga": 2}, "p", self.time(1))
-        self.assertEqual([("fpga", 2), ("gpu", 4)], [(one.resource, one.limit) for one in made])
-        self.assertEqual(2, len({one.id for one in made}))
+        spans = [[(one.resource, one.limit, one.until) for one in some] for some in (made, expected)]
+        self.assertEqual([[("fpga", 1, self.time(1)), ("gpu", 10, self.time(1))]] * 2, spans)
         listed, now = self.admin.list_overrides(base.ADMIN)
-        self.assertEqual(made, listed)
         assert now is not None
-        self.assertLessEqual(made[0].starts_at, now)
+        self.assertEqual((made, [True] * 2), (listed, [one.starts_at <= now for one in made]))
         self.admin.cancel_overrides(base.ADMIN, [one.id for one in made])
         self.assertEqual(([], None), self.admin.list_overrides(base.ADMIN))
 
@@ -328,26 +313,24 @@ class TestCost(OverridesTestCase):
     policy = Flat
 
     def test_no_statement_is_added(self) -> None:
-        """With a thousand live overrides, one of them of this project, a reserve sends the same statements."""
+        """With a thousand live overrides, one of them of the project p0, a reserve sends the same statements."""
         self.set(None, 10)
-        self.hold("p", 1)
-        before = self.statements()
         made = [
-            LimitOverride((1000, number), "p" if not number else f"p{number}", "gpu", 11, self.time(-1), self.time(1))
+            LimitOverride((1000, number), f"p{number}", "gpu", 11, self.time(-1), self.time(1))
             for number in range(1000)
         ]
         self.database.write(lambda connection: tables.insert(connection, made))
-        after = self.statements()
-        self.assertEqual(10, self.room())  # (of which one is held; the override of p sets 11)
-        self.assertEqual(len(before), len(after))
-        self.assertNotIn("limit_overrides", " ".join(after))
+        self.assertEqual((11, 10), (self.room("p0"), self.room("other")))
+        without, with_one = self.statements("other"), self.statements("p0")
+        self.assertEqual(len(without), len(with_one))
+        self.assertNotIn("limit_overrides", " ".join(with_one))
 
-    def statements(self) -> list[str]:
+    def statements(self, project_id: str) -> list[str]:
         """The fewest statements of a reserve and its rollback. (At first, some prepare others; some see who waits.)"""
-        found = []
+        context, found = base.Context(project_id), []
         for _ in range(12):
             with hooks.recorded_statements(self.engine) as sent:
-                self.engine.rollback(base.Context("p"), self.engine.reserve(base.Context("p"), {"gpu": 2}))
+                self.engine.rollback(context, self.engine.reserve(context, {"gpu": 2}))
             found.append(sent)
         return min(found, key=len)
 
