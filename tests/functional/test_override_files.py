@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import fixtures as fx
@@ -25,31 +26,25 @@ class TestDocuments(test_overrides.OverridesTestCase):
         return len(self.admin.import_limits(base.ADMIN, given, **how))
 
     def test_its_own_reason_comes_first(self) -> None:
-        """The reason of an override, or else that of the import; in the history, the log and the event.
-
-        A cancelled override is announced, too.
-        """
+        """The reason of an override, or else that of the import; in the history, the log and the event."""
         log = self.useFixture(fx.FakeLogger())
         recorded: list[RecordedChanges] = []
         self.engine._driver.history.listener = recorded.append
-        entries = (self.entry(4, reason="workshop"), self.entry(5))
-        self.load(*entries, reason="plan 7")
+        self.load(self.entry(4, reason="workshop"), self.entry(5), reason="plan 7")
         self.load(self.entry(7, reason="course"))
-        expected = {4: "workshop", 5: "plan 7", 7: "course"}
-        history = {one.after: one.reason for one in self.admin.history(base.ADMIN, "p") if one.override_id}
-        self.assertEqual(expected, history)
-        lines = [line for line in log.output.splitlines() if "set override" in line]
-        reasons = [line[line.index("reason=") :] for line in lines]
-        self.assertEqual([f"reason={reason}" for reason in expected.values()], reasons)
-        sent = {}
-        for _, payload in (event for one in recorded for event in cadf.events(one)):
-            content = payload["attachments"][0]["content"]
-            sent[content["after"]] = content["reason"]
-        self.assertEqual(expected, {limit: reason for limit, reason in sent.items() if limit is not None})
-        (one,) = [one for one in self.admin.list_overrides(base.ADMIN)[0] if one.limit == 4]
-        self.assertEqual("workshop", one.reason)
-        self.admin.cancel_overrides(base.ADMIN, [one.id], reason="over")
-        self.assertRegex(log.output, f"changed: cancel override .*project_id=p resource=gpu override_id={one.id} from=")
+        events = [payload["attachments"][0]["content"] for one in recorded for _, payload in cadf.events(one)]
+        history = self.admin.history(base.ADMIN, "p")[::-1]
+        listed = self.admin.list_overrides(base.ADMIN)[0]
+        reasons = {
+            "history": [one.reason for one in history if one.override_id],
+            "log": re.findall("set override.*reason=(.*)", log.output),
+            "events": [content["reason"] for content in events if content["after"] is not None],
+        }
+        self.assertEqual({name: ["workshop", "plan 7", "course"] for name in reasons}, reasons)
+        self.assertEqual(["workshop", None, "course"], [one.reason for one in listed], "their own")
+        # A cancelled override is announced, too.
+        self.admin.cancel_overrides(base.ADMIN, [listed[0].id], reason="over")
+        self.assertRegex(log.output, f"cancel override .*project_id=p resource=gpu override_id={listed[0].id} from=")
         (change,) = recorded[-1].changes
         self.assertEqual(("cancel override", 4, None), (change.action, change.before, change.after))
 
