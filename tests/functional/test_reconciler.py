@@ -55,8 +55,8 @@ class ReconcilerTestCase(base.LedgerTestCase):
         self.waits.append(seconds)
         self.meanwhile()
 
-    def reconciler(self, share: int = 100, pod: str | None = None) -> Reconciler:
-        settings: Any = {"grace_seconds": 30, "share": share, "wait": self.wait, "pod": pod}
+    def reconciler(self, **changes: Any) -> Reconciler:
+        settings = {"grace_seconds": 30, "share": 100, "wait": self.wait, **changes}
         return Reconciler(self.quotas, self.cloud, ("gpu", "gpu.A100"), **settings)
 
     def charge(self, arq: str, project_id: str = "p1", **deltas: int) -> list[str]:
@@ -198,16 +198,12 @@ class TestHeal(ReconcilerTestCase):
             "overdue": "not committed",
             "replaced": "wrong amount",
         }
-        self.assertEqual(expected, dict(self.found()))
-        self.assertEqual([30], self.waits)
+        self.assertEqual((expected, [30]), (dict(self.found()), self.waits))
         with self.assertLogs(reconciler_module.LOG.logger, "INFO") as logged:
             self.assertEqual(list(expected), [one.arq for one in self.heal()])
-        text = "\n".join(logged.output)
-        self.assertIn("ARQ free (not charged): was charged nothing, is charged p1 gpu=1", text)
-        self.assertIn("ARQ ghost (not attached): was charged p2 gpu=1, is charged nothing", text)
-        self.assertEqual([(6, 0), (0, 0)], [self.figures(resource=name) for name in ("gpu", "fpga")])
-        self.assertEqual([(1, 0), (1, 0)], [self.figures("p2"), self.figures("p2", "gpu.A100")])
-        self.assertEqual([], self.found())
+        self.assertIn("ARQ free (not charged): was charged nothing, is charged p1 gpu=1", "\n".join(logged.output))
+        held = {(one.project_id, one.resource): one.usage.used for one in self.engine.list_usages(base.ADMIN)}
+        self.assertEqual({("p1", "fpga"): 0, ("p1", "gpu"): 6, ("p2", "gpu"): 1, ("p2", "gpu.A100"): 1}, held)
         self.quotas.release(self.context, group="i2")  # by the instance, as after a bind
         self.assertEqual((5, 0), self.figures())
 
@@ -259,14 +255,8 @@ class TestHeal(ReconcilerTestCase):
         self.cloud.bind("a", instance="i1")
         self.cloud.bind("b", "p2", instance="i2")
         report = self.reconciler().find()
-        adopt, answers = self.engine.adopt, iter([None, exceptions.DatabaseUnreachable("it is gone", 6.0)])
-
-        def second_fails(*args: Any, **named: Any) -> object:
-            if error := next(answers):
-                raise error
-            return adopt(*args, **named)
-
-        with mock.patch.object(self.engine, "adopt", second_fails):
+        answers = [mock.DEFAULT, exceptions.DatabaseUnreachable("it is gone", 6.0)]
+        with mock.patch.object(self.engine, "adopt", wraps=self.engine.adopt, side_effect=answers):
             self.assertRaises(exceptions.DatabaseUnavailable, self.reconciler().heal, report)
         self.assertEqual([("b", "not charged")], self.found())
 
@@ -336,9 +326,7 @@ class TestSources(ReconcilerTestCase):
     scenarios = fixtures.ON_SQLITE
 
     def of(self, source: str) -> Reconciler:
-        return Reconciler(
-            self.quotas, self.cloud, ("gpu", "gpu.A100"), grace_seconds=0, share=100, source=source, wait=self.wait
-        )
+        return self.reconciler(source=source)
 
     def adopt(self, arq: str, source: str | None, **deltas: int) -> None:
         self.quotas.adopt(base.ADMIN, [Claim(arq, deltas or {"gpu": 1}, source=source)], "p1")
@@ -357,7 +345,7 @@ class TestSources(ReconcilerTestCase):
             for one in report.differences
         }
         self.assertEqual({"ghost of east": (True, True, "east"), "ghost of None": (False, True, None)}, found)
-        reconciler.heal(self.of("east").find())
+        reconciler.heal(report)
         self.assertEqual({"ghost of west": "west", "ghost of None": None}, self.live())
 
     def test_claimed(self) -> None:

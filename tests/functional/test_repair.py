@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+from typing import Any
 from unittest import mock
 
 from cyborg_quota import Claim, exceptions
+from cyborg_quota.cyborg import reconciler as reconciler_module
 from cyborg_quota.cyborg import repair as repair_module
 from cyborg_quota.cyborg.reconciler import Reconciler
 from cyborg_quota.cyborg.repair import Repair
@@ -18,8 +21,8 @@ LONG_SECONDS = 60.0
 
 
 class RepairTestCase(ReconcilerTestCase):
-    def make_reconciler(self) -> Reconciler:
-        return Reconciler(self.quotas, self.cloud, ("gpu",), grace_seconds=10, share=10, source="east", wait=self.wait)
+    def make_reconciler(self, **changes: Any) -> Reconciler:
+        return self.reconciler(grace_seconds=10, share=10, source="east", **changes)
 
     def make_repair(self, *, is_healing: bool = True) -> Repair:
         return Repair(self.make_reconciler, is_healing=is_healing)
@@ -141,9 +144,7 @@ class TestThread(RepairTestCase):
     def setUp(self) -> None:
         super().setUp()
         for name in ("SOON_SECONDS", "RETRY_SECONDS"):
-            patch = mock.patch.object(repair_module, name, 0.01)
-            patch.start()
-            self.addCleanup(patch.stop)
+            self.patch(repair_module, name, 0.01)
 
     def test_until_all_is_done(self) -> None:
         """It waits until the ledger is reachable, and repeats a comparison that failed."""
@@ -195,31 +196,22 @@ class TestTwoConductors(RepairTestCase):
         self.quotas.reserve_many(self.context, [Claim("not committed", {"gpu": 1}, source="east")])
         self.cloud.bind("not committed")
         both_wait, is_healed = threading.Barrier(2), threading.Event()
-        repairs = []
-        logged: dict[str, list[object]] = {"first": [], "second": []}
-        for name, healed in logged.items():
 
-            def wait(_seconds: float, name: str = name) -> None:
-                both_wait.wait(LONG_SECONDS)
-                if name == "second":
-                    is_healed.wait(LONG_SECONDS)
+        def wait_until_healed(_seconds: float) -> None:
+            both_wait.wait(LONG_SECONDS)
+            is_healed.wait(LONG_SECONDS)
 
-            reconciler = self.make_reconciler()
-            reconciler.wait = wait
-            real = reconciler.heal
-
-            def heal(report: object, healed: list[object] = healed, real: object = real, **options: object) -> object:
-                healed += real(report, **options)  # type: ignore[operator]
-                return healed
-
-            reconciler.heal = heal  # type: ignore[method-assign, assignment]
-            repairs.append(Repair(lambda reconciler=reconciler: reconciler, is_healing=True))  # type: ignore[misc]
-        other = threading.Thread(target=repairs[1].run)
-        other.start()
-        repairs[0].run()
-        is_healed.set()
-        other.join(LONG_SECONDS)
-        self.assertEqual((3, 0), (len(logged["first"]), len(logged["second"])))
+        first, second = (
+            Repair(functools.partial(self.make_reconciler, wait=wait), is_healing=True)
+            for wait in (lambda _seconds: both_wait.wait(LONG_SECONDS), wait_until_healed)
+        )
+        other = threading.Thread(target=second.run)
+        with self.assertLogs(reconciler_module.LOG.logger, "INFO") as logged:
+            other.start()
+            first.run()
+            is_healed.set()
+            other.join(LONG_SECONDS)
+        self.assertEqual(3, "\n".join(logged.output).count("Repaired: ARQ"), logged.output)
         self.assertEqual((3, 0), self.figures())
         self.assertEqual([], self.found())
         self.assertEqual([], self.quotas.audit(base.ADMIN))
