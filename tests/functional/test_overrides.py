@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import datetime
-import itertools
 from typing import Any
 from unittest import mock
 
@@ -15,21 +14,21 @@ from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.config import ConfigLimitDriver, NoopLimitDriver
 from cyborg_quota.limits.sources.keystone import KeystoneLimitDriver
 from cyborg_quota.types import LimitOverride, LimitRecord
-from tests import base, fixtures, history_replay, hooks
+from tests import base, fixtures, held_clock, history_replay, hooks
 from tests.functional import test_limits
 
 HOUR = datetime.timedelta(hours=1)
-SECOND = datetime.timedelta(seconds=1)
+ZERO = datetime.datetime(2026, 5, 4, 12)
 
 
 class OverridesTestCase(test_limits.LimitsTestCase):
     def setUp(self) -> None:
         super().setUp()
-        # The time of the database, once: times of this test are in hours from now.
-        self.zero = self.database.read(tables.now).replace(microsecond=0)
+        self.clock = self.useFixture(held_clock.HeldClock(self.url, ZERO))
 
     def time(self, hours: float) -> datetime.datetime:
-        return self.zero + hours * HOUR
+        """A time in hours from the start of the test."""
+        return ZERO + hours * HOUR
 
     def override(self, project_id: str, limit: int, start: float, end: float, resource: str = "gpu") -> str:
         """Make an override; returns its id."""
@@ -49,18 +48,7 @@ class OverridesTestCase(test_limits.LimitsTestCase):
         return self.fetch("SELECT generation, project_id, resource, hard_limit FROM limit_overrides ORDER BY 1, 2, 3")
 
     def let_hours_pass(self, hours: float) -> None:
-        """Move all overrides into the past: for them, the clock of the database goes forward.
-
-        (And charges end that have read the limits before; those of a real clock: see test_cached_limits.)
-        """
-        self.execute("UPDATE quota_usages SET generation = generation + 1")
-        for table, column in itertools.product(("limit_overrides", "changes"), ("starts_at", "ends_at")):
-            query = f"SELECT DISTINCT {column} AS moment FROM {table} WHERE {column} IS NOT NULL ORDER BY 1"
-            for row in self.fetch(query):
-                moment = datetime.datetime.fromisoformat(str(row.moment))
-                times = {"old": moment, "new": moment - hours * HOUR}
-                texts = {name: time.isoformat(" ", "microseconds") for name, time in times.items()}
-                self.execute(f"UPDATE {table} SET {column} = :new WHERE {column} = :old", **texts)
+        self.clock.now += hours * HOUR
 
     def room(self, project_id: str = "p") -> int:
         """How many a reserve would be granted: by check, get_usages, headroom and a reserve itself."""
@@ -281,9 +269,9 @@ class TestCalls(OverridesTestCase):
         self.assertEqual([], history_replay.differences(self.engine))
 
     def test_ended_overrides_are_deleted_after_a_day(self) -> None:
-        for limit in (1, 2, 3):
-            self.override("p", limit, 0, 1)
-            self.assertEqual([1, 2, 3][max(0, limit - 2) : limit], [row.hard_limit for row in self.rows()])
+        for number, kept in enumerate(([1], [1, 2], [2, 3])):
+            self.override("p", number + 1, 20 * number, 20 * number + 1)
+            self.assertEqual(kept, [row.hard_limit for row in self.rows()])
             self.let_hours_pass(20)
         self.assertEqual([], history_replay.differences(self.engine))
 
