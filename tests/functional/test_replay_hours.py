@@ -18,7 +18,7 @@ from benchmarks import trace as generated
 from cyborg_quota.replay.replay import Replay
 from cyborg_quota.replay.tables import Position
 from cyborg_quota.replay.traces import Event, Trace
-from tests import base, fixtures
+from tests import base, fixtures, held_clock
 
 ADMIN = base.ADMIN
 BEGIN = datetime.datetime(2026, 10, 20)
@@ -86,9 +86,8 @@ class TestReplay(base.LedgerTestCase):
     settings = {"expire_seconds": 30 * 86400}
 
     def setUp(self) -> None:
-        self.now = BEGIN
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.db.dialects.sqlite._host_utc_after", self.utc_after))
         super().setUp()
+        self.clock = self.useFixture(held_clock.HeldClock(self.url, BEGIN))
         given = os.environ.get("CYBORG_QUOTA_TEST_TRACE")
         path = pathlib.Path(given or f"{self.useFixture(fx.TempDir()).path}/trace.csv")
         if not given:
@@ -97,11 +96,8 @@ class TestReplay(base.LedgerTestCase):
         self.events = list(self.trace)
         self.plant({"all": None, **{event.project_id: "all" for event in self.events}})
 
-    def utc_after(self, microseconds: int) -> str:
-        return (self.now + datetime.timedelta(microseconds=microseconds)).isoformat(" ", "microseconds")
-
     def set_time(self, seconds: float) -> None:
-        self.now = BEGIN + datetime.timedelta(seconds=int(seconds))
+        self.clock.now = BEGIN + datetime.timedelta(seconds=int(seconds))
 
     def model(self, budget_hours: float) -> Model:
         model = Model(budget_hours)
