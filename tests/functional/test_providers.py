@@ -63,24 +63,21 @@ class TestProviders(test_capacity.CapacityTestCase):
         self.assertEqual([], history_replay.differences(self.engine))
 
     def test_equal_names_and_uuids_are_refused(self) -> None:
-        shown = self.capacity.show_provider(ADMIN, "n1")
-        for call in (
-            lambda: self.capacity.add_provider(ADMIN, "n1"),
-            lambda: self.capacity.add_provider(ADMIN, "n2", uuid=shown.uuid),
-            lambda: self.capacity.add_provider(ADMIN, shown.uuid),
+        add = functools.partial(self.capacity.add_provider, ADMIN)
+        shown, child = self.capacity.show_provider(ADMIN, "n1"), add("child", parent="n1")
+        self.assertEqual(child, add("child", uuid=child.uuid, parent=shown.uuid), "the same values: a repeat")
+        for error, name, named in (
+            (exceptions.ProviderExists, "n1", {}),
+            (exceptions.ProviderExists, "n2", {"uuid": shown.uuid}),
+            (exceptions.ProviderExists, shown.uuid, {}),
+            (exceptions.ProviderExists, "child", {"uuid": child.uuid}),
+            *((exceptions.InvalidName, name, {}) for name in ("any", "ANY", " x", "")),
+            (exceptions.InvalidName, "n2", {"uuid": "x"}),
+            (exceptions.ProviderNotFound, "n2", {"parent": "n9"}),
         ):
-            self.assertRaises(exceptions.ProviderExists, call)
-        child = self.capacity.add_provider(ADMIN, "child", parent="n1")
-        repeat = functools.partial(self.capacity.add_provider, ADMIN, "child", uuid=child.uuid)
-        self.assertEqual(child, repeat(parent=shown.uuid), "the same values: a repeat")
-        self.assertRaises(exceptions.ProviderExists, repeat)
-        self.capacity.remove_provider(ADMIN, "child")
-        self.capacity.add_provider(ADMIN, "N1")  # names are compared by bytes
-        for name in ("any", "ANY", " x", ""):
-            self.assertRaises(exceptions.InvalidName, self.capacity.add_provider, ADMIN, name)
-        self.assertRaises(exceptions.InvalidName, self.capacity.add_provider, ADMIN, "n2", uuid="x")
-        self.assertRaises(exceptions.ProviderNotFound, self.capacity.add_provider, ADMIN, "n2", parent="n9")
-        self.assertEqual(2, len(self.capacity.list_providers(ADMIN)))
+            self.assertRaises(error, functools.partial(add, name, **named))
+        add("N1")  # names are compared by bytes
+        self.assertEqual({"n1", "child", "N1"}, {one.name for one in self.capacity.list_providers(ADMIN)})
 
 
 class TestInventories(test_capacity.CapacityTestCase):

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import re
-
 from cyborg_quota import Claim, exceptions
-from tests import base, fixtures, hooks
+from tests import base, fixtures
 
 
 class TestSources(base.LedgerTestCase):
@@ -61,18 +59,3 @@ class TestSources(base.LedgerTestCase):
             self.assertRaises(exceptions.InvalidName, self.quotas.set_source, base.ADMIN, [], bad)
         self.assertRaises(exceptions.NotAuthorized, self.quotas.set_source, self.context, [], "east")
         self.assertEqual({}, self.sources())
-
-    def test_without_a_source_it_is_not_sent(self) -> None:
-        """Most callers give no source: their statements do not name the column."""
-        self.reserve(Claim("first", {"gpu": 1}))
-        with hooks.recorded_statements(self.engine) as sent:
-            self.reserve(Claim("a", {"gpu": 1}))
-            self.reserve(Claim("b", {"gpu": 1, "fpga": 1}), Claim("c", {"gpu": 1}))
-            self.quotas.adopt(base.ADMIN, [Claim("d", {"gpu": 1})], "p1")
-        self.assertTrue(sent)
-        # (On PostgreSQL, a reserve is SELECT of a function, whose rows have an element for the source.)
-        writes = [statement for statement in sent if not statement.startswith("SELECT")]
-        self.assertEqual([], [statement for statement in writes if re.search(r"\bsource\b|b_source", statement)])
-        with hooks.recorded_statements(self.engine) as sent:
-            self.quotas.adopt(base.ADMIN, [Claim("e", {"gpu": 1, "fpga": 1}, source="east")], "p1")
-        self.assertTrue([statement for statement in sent if re.search(r"\bsource\b", statement)])

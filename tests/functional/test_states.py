@@ -85,6 +85,8 @@ SELECTED: dict[str, tuple[str, ...]] = {
     "transfer": ("consumer",),
 }
 """How the calls name a reservation that cannot name it by UUID, by consumer and by group."""
+STEPS = {"committed": ("commit",), "released": ("commit", "release"), "rolled_back": ("rollback",)}
+"""The calls that bring a reservation to a state."""
 COUNTERS = {
     "reserved": (0, 2),
     "committed": (2, 0),
@@ -99,12 +101,8 @@ class StateTestCase(base.LedgerTestCase):
             self.make_overdue(uuid)
         if state == "expired":
             self.assertEqual(1, self.quotas.expire(base.ADMIN))
-        if state in ("committed", "released"):
-            self.quotas.commit(self.context, [uuid])
-        if state == "released":
-            self.quotas.release(self.context, [uuid])
-        if state == "rolled_back":
-            self.quotas.rollback(self.context, [uuid])
+        for call in STEPS.get(state, ()):
+            getattr(self.quotas, call)(self.context, [uuid])
         self.assertEqual(["reserved" if state == "overdue" else state], self.states(uuid))
         return uuid
 

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import random
 from collections.abc import Mapping, Sequence
+from concurrent import futures
 from typing import ClassVar
 from unittest import mock
+
+import fixtures as fx
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.limits import changes as limit_changes
@@ -47,9 +52,9 @@ class TreeSourceTestCase(base.LedgerTestCase):
         engine = fixtures.open_engine(self, self.url, limits)
         return fixtures.Checked(engine, self.url)  # type: ignore[return-value]
 
-    def charge_by_domain(self) -> None:
+    def charge_by_domain(self, amount: int = 2) -> None:
         for project_id in ("p1", "p2"):
-            self.by_domain.reserve(base.Context(project_id), {"gpu": 2})
+            self.by_domain.reserve(base.Context(project_id), {"gpu": amount})
 
     def edges(self) -> dict[str, str]:
         found = self.limits.list_projects(base.ADMIN)
@@ -89,6 +94,62 @@ class TestSwitch(TreeSourceTestCase):
             self.assertEqual("keystone", error.source)
             self.assertIn("The project tree is kept in Keystone, because [limits] driver is keystone", str(error))
         self.assertEqual({"p1": "dom", "p2": "dom"}, self.edges())
+
+
+class TestReserve(TreeSourceTestCase):
+    """A reserve puts the project where the source says, as Keystone knows the domain of a project."""
+
+    scenarios = fixtures.ON_SQLITE
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.quotas = self.by_domain
+        self.source.subtree_limits["dom", "gpu"] = 3
+
+    def test_a_charge_puts_the_project_there_first(self) -> None:
+        """With its usage. Calls that no limit can refuse do not read limits."""
+        with mock.patch.object(self.source, "path_of", side_effect=AssertionError):
+            self.quotas.adopt(base.ADMIN, [base.claim("c", gpu=1)], "p1")
+        found = [[over.project_id for over in self.quotas.check(base.ADMIN, {"gpu": n}, "p1")] for n in (2, 3)]
+        self.assertEqual([[], ["dom"]], found)
+        self.charge_by_domain(1)
+        self.assertEqual({"p1": 2, "p2": 1, "dom": 3}, self.subtrees())
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 1})
+        self.assertEqual(["dom"], [over.project_id for over in error.overs])
+        # The tree is not written again at every charge.
+        before = self.fetch("SELECT project_id, generation FROM projects ORDER BY 1")
+        self.quotas.release(self.context, consumer="c")
+        self.quotas.reserve(self.context, {"gpu": 1})
+        self.assertEqual(before, self.fetch("SELECT project_id, generation FROM projects ORDER BY 1"))
+
+    def test_an_edge_that_contradicts_is_replaced(self) -> None:
+        """With a log line; the history has the previous parent."""
+        self.plant({"team": None, "p1": "team"})
+        log = self.useFixture(fx.FakeLogger())
+        self.quotas.reserve(self.context, {"gpu": 2})
+        self.assertIn("operation=keystone user_id=keystone project_id=p1 before=team after=dom", log.output)
+        self.assertEqual({"p1": 2, "dom": 2}, self.subtrees())
+        moved = [entry for entry in self.engine.limits.history(base.ADMIN, "p1") if entry.before]
+        self.assertEqual([("team", "dom")], [(entry.before, entry.after) for entry in moved])
+
+    def test_new_projects_of_new_parents_do_not_escape_the_limit_above_them(self) -> None:
+        """The first reserves of all run at once, two of each project, and each puts its ancestors into the tree."""
+        leaves = [f"leaf{number}" for number in range(16)]
+        self.source.paths = {leaf: (leaf, f"team{number % 4}", "atlas", "dom") for number, leaf in enumerate(leaves)}
+
+        def reserve(project_id: str) -> None:
+            with contextlib.suppress(exceptions.OverQuota):
+                self.by_domain.reserve(base.Context(project_id), {"gpu": 1})
+
+        with futures.ThreadPoolExecutor(8) as pool:
+            for call in [pool.submit(reserve, project_id) for project_id in leaves for _ in range(2)]:
+                call.result()
+        self.assert_invariants()
+        held = self.subtrees()
+        self.assertEqual((3, 3), (held["atlas"], held["dom"]))
+        self.assertEqual(3, sum(held.get(leaf, 0) for leaf in leaves))
+        expected = {name: parent for path in self.source.paths.values() for name, parent in itertools.pairwise(path)}
+        self.assertEqual(expected, self.edges())
 
 
 class TestReportedPaths(base.LedgerTestCase):
