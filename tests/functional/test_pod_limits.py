@@ -44,9 +44,6 @@ class PodLimitTestCase(test_limits.LimitsTestCase):
         reserve = self.quotas.reserve
         return self.assertRaises(exceptions.OverQuota, reserve, ADMIN, {"gpu": amount}, None, project_id, **how)
 
-    def refusal(self, amount: int = 1, project_id: str = "a") -> str:
-        return str(self.overs(amount, project_id))
-
     def provider_of(self, uuids: list[str]) -> str | None:
         (row,) = self.engine.list_reservations(ADMIN, reservations=uuids)
         return row.provider
@@ -64,7 +61,7 @@ class TestEnforcement(PodLimitTestCase):
         self.claim(1)
         self.assertEqual(
             "Quota exceeded: project a, resource gpu in pod p1: limit 4, used 2, reserved 2, requested 1",
-            self.refusal(),
+            str(self.overs()),
         )
         self.claim(5, provider="n2")
         self.limit(5)
@@ -86,9 +83,9 @@ class TestEnforcement(PodLimitTestCase):
         }
         for name, end in ends.items():
             uuids = self.claim(4, consumer=name)
-            self.refusal()
+            self.overs()
             self.engine.pods.change(ADMIN, "p1", state="maintenance")
-            self.refusal()
+            self.overs()
             end(uuids)
             self.engine.pods.change(ADMIN, "p1", state="available")
             self.quotas.rollback(context, self.claim(4))
@@ -121,16 +118,16 @@ class TestEnforcement(PodLimitTestCase):
         self.claim(3, "child")
         self.claim(9, "child", provider="n2")
         self.claim(1)
-        self.assertIn("project a, resource gpu in pod p1: limit 4", self.refusal(1, "child"))
+        self.assertIn("project a, resource gpu in pod p1: limit 4", str(self.overs(1, "child")))
         self.admin.move_project(ADMIN, "child", "b")
         self.assert_invariants()
         self.claim(3)
-        self.refusal(1)
+        self.overs(1)
         self.limit(3, "b")
-        self.assertIn("project b", self.refusal(1, "child"))
+        self.assertIn("project b", str(self.overs(1, "child")))
         self.admin.move_project(ADMIN, "child", None)
         self.claim(3, "b")
-        self.refusal(1, "b")
+        self.overs(1, "b")
 
     def test_the_enforcement_model(self) -> None:
         self.limit(4)
@@ -148,8 +145,7 @@ class TestEnforcement(PodLimitTestCase):
         self.engine.limits.set_total_limits(ADMIN, {"gpu": 6})
         self.limit(4)
         self.claim(4)
-        self.assertEqual(["p1"], [over.pod for over in self.overs(1).overs])
-        self.assertEqual([None, "p1"], [over.pod for over in self.overs(3).overs])
+        self.assertEqual([["p1"], [None, "p1"]], [[over.pod for over in self.overs(amount).overs] for amount in (1, 3)])
         self.claim(2, "b")
         self.assertEqual([None], [over.pod for over in self.overs(1, "b").overs])
 
@@ -157,8 +153,7 @@ class TestEnforcement(PodLimitTestCase):
         """A claim with ANY and one with SELECT find the only pod with room in their second attempt."""
         for number in range(4, 9):
             self.engine.pods.add(ADMIN, f"p{number}")
-            self.engine.capacity.add_provider(ADMIN, f"n{number}", pod=f"p{number}")
-            self.engine.capacity.set_inventories(ADMIN, f"n{number}", {"gpu": Inventory(20)})
+            self.add_provider(f"n{number}", pod=f"p{number}", gpu=20)
         self.engine.capacity.remove_provider(ADMIN, "n3")
         for pod in ("p1", "p2", "p4", "p5", "p6", "p7"):
             self.limit(1, pod=pod)
@@ -167,10 +162,10 @@ class TestEnforcement(PodLimitTestCase):
                 self.assertEqual("n8", self.provider_of(self.claim(2, provider=ANY, **how)))
             self.assertLessEqual(place.count, 2)
         self.limit(4, pod="p8")
-        self.assertRaises(exceptions.OverQuota, self.claim, 2, provider=ANY)  # (reads the limit that was changed)
-        with hooks.Meanwhile(CapacityEnforcer, "prepare", lambda: None) as place:
-            self.assertRaises(exceptions.OverQuota, self.claim, 2, provider=ANY)
-        self.assertLessEqual(place.count, 2)
+        for attempts in (9, 2):  # (the first call reads the limit that was changed)
+            with hooks.Meanwhile(CapacityEnforcer, "prepare", lambda: None) as place:
+                self.assertRaises(exceptions.OverQuota, self.claim, 2, provider=ANY)
+            self.assertLessEqual(place.count, attempts)
 
     def test_claims_of_one_call_fill_several_pods(self) -> None:
         """``how_many`` claims of one call are granted, beside claims that name a provider, and not one more."""
