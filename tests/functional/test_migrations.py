@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import os
@@ -19,13 +18,13 @@ from oslo_db.sqlalchemy import test_migrations
 
 from cyborg_quota.db import models, schema
 from cyborg_quota.db.database import Database
-from tests import fixtures, forked
+from tests import fixtures, forked, hooks
 from tests.faults import kill_points
-from tests.functional import test_schema
+from tests.functional import test_connections, test_schema
 from tests.servers import machine
 
-READS = ("SELECT pg_catalog", "SELECT name FROM", "SHOW ", "PRAGMA ")
-"""How the statements of a reflection begin. A kill next to one is as good as a kill next to its neighbours."""
+CREATE = "\nCREATE TABLE"
+"""How a statement that creates a table begins."""
 
 CATALOGUE = {
     "sqlite": "SELECT type, name, sql FROM sqlite_master ORDER BY name",
@@ -41,46 +40,6 @@ CATALOGUE = {
     + " ORDER BY 1, 2, 3",
 }
 """What each committed change of the schema changes."""
-
-
-@dataclasses.dataclass
-class Statements:
-    """The statements and COMMITs of a database's engine are counted; ``act(number, text)`` is called after each.
-
-    ``ends`` says for each of them whether no transaction is open after it.
-    """
-
-    act: Callable[[int, str], None]
-    ends: list[bool] = dataclasses.field(default_factory=list)
-
-    def watch(self, database: Database) -> None:
-        engine = database.engine
-        commit = engine.dialect.do_commit
-
-        def executed(_connection: Any, cursor: Any, statement: str, *_rest: Any) -> None:
-            self.note(statement, not kill_points.in_transaction(cursor.connection))
-
-        def commit_and_note(dbapi_connection: Any) -> None:
-            commit(dbapi_connection)
-            self.note("COMMIT", True)
-
-        sa.event.listen(engine, "after_cursor_execute", executed)
-        engine.dialect.do_commit = commit_and_note  # type: ignore[method-assign]
-
-    def note(self, statement: str, is_end: bool) -> None:
-        self.ends.append(is_end)
-        self.act(len(self.ends), statement)
-
-
-def start_sync(url: str, act: Callable[[int, str], None] = lambda _number, _text: None) -> int:
-    """Run ``db sync`` in a child, which calls ``act`` after each statement; returns its process ID."""
-
-    def sync() -> None:
-        database = Database(fixtures.settings(url, statement_timeout_seconds=None))
-        Statements(act).watch(database)
-        schema.sync(database)
-
-    return forked.start(sync)
 
 
 _numbers = itertools.count()
@@ -130,42 +89,36 @@ class TestInterrupted(test_schema.SchemaTestCase):
         self.url = fixtures.fresh_url(self.backend, f"migrated_{next(_numbers) % 10}")
         self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
 
-    def open_database(self) -> Database:
-        return fixtures.open_database(self, self.url, statement_timeout_seconds=None)
+    def sync_and_die(self, at: int | None = None) -> list[bool] | None:
+        """Run ``db sync`` in a process that kills itself after its write or COMMIT ``at``: see kill_points.run."""
+        make_engine = functools.partial(fixtures.make_engine, self.url, statement_timeout_seconds=None)
+        with mock.patch.object(schema, "check"):  # before the first use
+            return kill_points.run(make_engine, lambda engine: schema.sync(hooks.database_of(engine)), at)
 
-    def statements(self) -> tuple[list[str], list[int]]:
-        """Return the statements of an uninterrupted ``db sync``, and the numbers (from 1) of those to kill it after."""
-        texts: list[str] = []
-        database = self.open_database()
-        statements = Statements(lambda _number, text: texts.append(text))
-        statements.watch(database)
-        schema.sync(database)
-        database.close()
-        writes = [number for number, text in enumerate(texts) if not text.startswith(READS)]
-        points = kill_points.of([statements.ends[number] for number in writes])
-        return texts, [writes[point] + 1 for point in [*points[:: 1 if fixtures.MORE > 1 else 3], points[-1]]]
+    def start_sync(self, number: int = 0, act: Callable[[], object] = lambda: None) -> int:
+        """Run ``db sync`` in a process that calls ``act`` after it has created a table; returns its process ID.
 
-    def sync_and_die(self, at: int) -> int:
-        """Run ``db sync`` in a process that kills itself after statement ``at``; returns its exit status."""
+        ``number``: that of the table, from 0.
+        """
 
-        def die(number: int, _text: str) -> None:
-            if number == at:
-                os.kill(os.getpid(), signal.SIGKILL)
+        def sync() -> None:
+            database = Database(fixtures.settings(self.url, statement_timeout_seconds=None))
+            self.useFixture(hooks.BeforeStatement(database.engine, number, act, text=CREATE, after=True))
+            schema.sync(database)
 
-        return forked.wait(start_sync(self.url, die))
+        return forked.start(sync)
 
     def test_killed_after_a_statement(self) -> None:
         self.prepare()
-        texts, points = self.statements()
-        self.assertGreater(len(texts), 3)
+        points = kill_points.of(self.sync_and_die() or ())
+        self.assertGreater(len(points), 1)
         self.prepare()
         start = self.committed()
-        for number in points:
-            text = texts[number - 1]
-            self.assertEqual(-signal.SIGKILL, self.sync_and_die(number), (number, text))
-            if number == points[-1] or self.committed() != start:
+        for at in [*points[:: 1 if fixtures.MORE > 1 else 3], points[-1]]:
+            self.assertIsNone(self.sync_and_die(at), at)
+            if at == points[-1] or self.committed() != start:
                 # (Otherwise the next one is killed on the same database.)
-                self.assert_completes(f"killed after statement {number}: {text}")
+                self.assert_completes(f"killed after write {at}")
                 self.prepare()
                 start = self.committed()
 
@@ -179,12 +132,10 @@ class TestInterrupted(test_schema.SchemaTestCase):
 
     def assert_completes(self, when: str) -> None:
         """Assert that ``db sync`` succeeds, and that the result is the same as without the interruption."""
-        database = self.open_database()
         try:
-            schema.sync(database)
+            fixtures.create_schema(self.url)
         except Exception as error:
             raise AssertionError(when) from error
-        database.close()
         self.assertEqual(complete_shape(self.backend), shape(self.sql), when)
 
     def test_killed_within_a_statement(self) -> None:
@@ -200,28 +151,25 @@ class TestInterrupted(test_schema.SchemaTestCase):
             real_upgrade(config, revision)
 
         with mock.patch.object(alembic.command, "upgrade", upgrade):
-            first = start_sync(self.url)
+            first = self.start_sync()
         machine.wait_until(lambda: bool(self.sessions("CREATE TABLE slow%")), 60)
         os.kill(first, signal.SIGKILL)
         self.assertEqual(-signal.SIGKILL, forked.wait(first))
-        self.assertEqual(0, forked.wait(start_sync(self.url)))
+        self.assertEqual(0, forked.wait(self.start_sync()))
         self.assertEqual(0, self.sessions("CREATE TABLE slow%"))
 
     def test_two_concurrently_and_one_killed(self) -> None:
         """The one that waits takes over."""
         self.prepare()
-        count = len(self.statements()[0])
-        self.prepare()
         paused, pause = os.pipe()
 
-        def stop(number: int, _text: str) -> None:
-            if number == count // 2:
-                os.write(pause, b".")
-                signal.pause()
+        def stop() -> None:
+            os.write(pause, b".")
+            signal.pause()
 
-        first = start_sync(self.url, stop)
+        first = self.start_sync(5, stop)
         os.read(paused, 1)
-        second = start_sync(self.url)
+        second = self.start_sync()
         time.sleep(0.2)
         os.kill(first, signal.SIGKILL)
         self.assertEqual(-signal.SIGKILL, forked.wait(first))
@@ -232,30 +180,14 @@ class TestInterrupted(test_schema.SchemaTestCase):
         """The server ends the session between two statements: the upgrade is retried automatically."""
         if self.backend == "sqlite":
             self.skipTest("SQLite has no connections to kill")
-        self.prepare()
-        count = len(self.statements()[0])
-        for at in (count // 4, count // 2):
+        for number in (3, 9):
             self.prepare()
-            database = self.open_database()
-            numbers = iter(range(1, 10_000))
-
-            def cut_off(connection: sa.Connection, *_rest: Any, at: int = at, numbers: Any = numbers) -> None:
-                if next(numbers) == at:
-                    self.kill_session(connection)
-
-            sa.event.listen(database.engine, "after_cursor_execute", cut_off)
-            schema.sync(database)
-            self.assertGreater(next(numbers), at)
-            database.close()
-            self.assert_completes(f"disconnected after statement {at}")
-
-    def kill_session(self, connection: sa.Connection) -> None:
-        driver: Any = connection.connection.dbapi_connection
-        with self.sql.connect() as other:
-            if self.backend == "mariadb":
-                other.exec_driver_sql(f"KILL CONNECTION {driver.thread_id()}")
-            else:
-                other.exec_driver_sql(f"SELECT pg_terminate_backend({driver.info.backend_pid}, 5000)")
+            database = fixtures.open_database(self, self.url, statement_timeout_seconds=None)
+            kill = functools.partial(test_connections.kill_all, self.url)
+            with hooks.BeforeStatement(database.engine, number, kill, text=CREATE, after=True) as killed:
+                schema.sync(database)
+            self.assertTrue(killed.happened)
+            self.assert_completes(f"disconnected after table {number}")
 
     def sessions(self, statement: str) -> int:
         """How many sessions of the database run a statement with this text."""

@@ -36,8 +36,7 @@ class Model:
     def __init__(self, budget_hours: float) -> None:
         self.budget_seconds = budget_hours * HOUR
         self.now = 0
-        self.amounts: dict[tuple[str, str], int] = {}
-        self.held: Counter[str] = Counter()
+        self.held: dict[tuple[str, str], int] = {}
         self.used: Counter[tuple[str, datetime.date]] = Counter()
         self.refused: set[int] = set()
 
@@ -50,7 +49,7 @@ class Model:
             month = month_at(self.now)
             after = (month + datetime.timedelta(days=31)).replace(day=1)
             end = min(now, int((datetime.datetime.combine(after, datetime.time()) - BEGIN).total_seconds()))
-            for project_id, amount in self.held.items():
+            for (_, project_id), amount in self.held.items():
                 self.used[project_id, month] += amount * (end - self.now)
             self.now = end
 
@@ -62,10 +61,9 @@ class Model:
             if self.spent() + held * HOUR > self.budget_seconds:
                 self.refused.add(event.line)
                 return
-            self.amounts[key] = event.amount
-            self.held[event.project_id] += event.amount
+            self.held[key] = event.amount
         elif event.kind != "commit":
-            self.held[event.project_id] -= self.amounts.pop(key, 0)
+            self.held.pop(key, None)
 
 
 class TimedTrace(Trace):
