@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import sqlalchemy as sa
 
@@ -103,24 +104,15 @@ class TestFiltersDecideInTheTransaction(PodClaimTestCase):
         """Two selections that lock several pods in different orders would wait for each other."""
         if self.backend == "sqlite":
             self.skipTest("SQLite has one writer")
-        steps: list[str] = []
-        hold, sql = pod_claims.hold, hooks.database_of(self.engine).engine
-
-        def recorded_hold(*arguments: Any) -> bool:
-            steps.append("lock")
-            return hold(*arguments)
-
-        def roll_back(_connection: object) -> None:
-            steps.append("rollback")
-
-        self.patch(pod_claims, "hold", recorded_hold)
-        sa.event.listen(sql, "rollback", roll_back)
-        self.addCleanup(sa.event.remove, sql, "rollback", roll_back)
+        steps = mock.Mock()
+        steps.lock.side_effect = pod_claims.hold
+        self.patch(pod_claims, "hold", steps.lock)
+        sa.event.listen(hooks.database_of(self.engine).engine, "rollback", lambda _connection: steps.rollback())
         maintain = functools.partial(self.other.change, ADMIN, "p1", state="maintenance")
         with hooks.Meanwhile(pod_selection.PodSelection, "ranked", maintain, after=True):
             self.select_for("film")
-        self.assertEqual([("p2", "first")], self.history("film"))
-        self.assertEqual(["lock", "rollback", "lock"], steps)
+        found = self.history("film"), [call[0] for call in steps.mock_calls]
+        self.assertEqual(([("p2", "first")], ["lock", "rollback", "lock"]), found)
 
 
 class TestBinding(PodClaimTestCase):

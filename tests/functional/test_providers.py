@@ -27,15 +27,13 @@ class TestProviders(test_capacity.CapacityTestCase):
         self.assertEqual((given, name, 0, "n1", "east", False), (
             added.uuid, added.name, added.generation, added.parent, added.pod, added.can_host,
         ))  # fmt: skip
-        self.assertEqual(["N1 \u00e9", "n1"], sorted(one.name for one in self.capacity.list_providers(ADMIN)))
-        self.assertEqual(added, self.capacity.show_provider(ADMIN, given))
-        self.assertEqual(added, self.capacity.show_provider(ADMIN, name))
+        self.assertEqual([added, added], [self.capacity.show_provider(ADMIN, key) for key in (given, name)])
+        self.assertEqual([name, "n1"], sorted(one.name for one in self.capacity.list_providers(ADMIN)))
         error = self.assertRaises(exceptions.ProviderInUse, self.capacity.remove_provider, ADMIN, "n1")
         self.assertIsNone(error.resource)
-        self.capacity.remove_provider(ADMIN, given)
-        self.capacity.remove_provider(ADMIN, "n1")
-        self.assertEqual([], self.capacity.list_providers(ADMIN))
-        self.assertEqual([], self.capacity.list_inventories(ADMIN))
+        for key in (given, "n1"):
+            self.capacity.remove_provider(ADMIN, key)
+        self.assertEqual(([], []), (self.capacity.list_providers(ADMIN), self.capacity.list_inventories(ADMIN)))
 
     def test_a_provider_with_claims_stays_in_its_pod(self) -> None:
         for pod in ("east", "west"):
@@ -96,13 +94,11 @@ class TestInventories(test_capacity.CapacityTestCase):
         self.assertEqual([fpga.total, 9], [record.total for record in self.capacity.list_inventories(ADMIN, "n1")])
 
     def test_values_are_stored_exactly(self) -> None:
-        wanted = Inventory(10, 3, 2, 6, 2, decimal.Decimal("1.1001"))
+        values = {"total": 10, "reserved": 3, "min_unit": 2, "max_unit": 6, "step_size": 2}
+        wanted = Inventory(**values, allocation_ratio=decimal.Decimal("1.1001"))
         (record,) = self.capacity.set_inventories(ADMIN, "n1", {"gpu.A100": wanted})
-        values = (record.total, record.reserved, record.min_unit, record.max_unit, record.step_size)
-        self.assertEqual((10, 3, 2, 6, 2), values)
-        self.assertEqual((decimal.Decimal("1.1001"), 7, 0, 7), (
-            record.allocation_ratio, record.capacity, record.used, record.free,
-        ))  # fmt: skip
+        values |= {"capacity": 7, "used": 0, "free": 7}
+        self.assertEqual(values, {name: getattr(record, name) for name in values})
         self.assertEqual("1.1001", str(record.allocation_ratio))
 
     def test_bad_input_writes_nothing(self) -> None:

@@ -46,23 +46,16 @@ class TestReads(test_limits.LimitsTestCase):
             test_cost.OWN[name](engine)
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[sa.Connection]:
-        """A transaction of another session, which ends with the block."""
-        with self.sql.connect() as connection:
-            if self.backend == "sqlite":
-                connection.exec_driver_sql("BEGIN")
-            yield connection
-            connection.rollback()
-
-    def lock(self, connection: sa.Connection) -> None:
-        """Lock the rows that a reserve changes."""
-        connection.exec_driver_sql("UPDATE quota_usages SET generation = generation")
+    def locked(self) -> Iterator[None]:
+        """Lock the rows that a reserve changes, in another session, while the block runs."""
+        with self.sql.begin() as connection:
+            connection.exec_driver_sql("UPDATE quota_usages SET generation = generation")
+            yield
 
     def test_a_read_does_not_wait(self) -> None:
         self.call_each(self.engine)  # fills the caches
         engine = self.make_limited()
-        with self.transaction() as connection:
-            self.lock(connection)
+        with self.locked():
             self.call_each(engine)
 
     def test_nobody_waits_for_a_read(self) -> None:
@@ -77,8 +70,7 @@ class TestReads(test_limits.LimitsTestCase):
             self.impatient.reserve(base.Context("p7"), {"gpu": 1})
 
         self.database.read(read_then_reserve)
-        with self.transaction() as connection:  # what the test would notice
-            self.lock(connection)
+        with self.locked():  # what the test would notice
             self.assertRaises(exceptions.DatabaseUnavailable, self.impatient.reserve, base.Context("p7"), {"gpu": 1})
 
     def test_a_list_that_takes_too_long(self) -> None:

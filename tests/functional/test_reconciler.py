@@ -153,18 +153,16 @@ class TestDifferences(ReconcilerTestCase):
         for number in range(12):
             self.charge(f"ghost {number}")
             self.cloud.bind(f"free {number}")
+        reconciler, counts = self.reconciler(share=50), list[int]()
         with mock.patch.object(reconciler_module, "_MAX_DIFFERENCES", 1):
-            report = self.reconciler(share=50).find()
-            self.assertRaises(reconciler_module.RecordsShrunk, self.reconciler().heal, report)
+            self.assertRaises(reconciler_module.RecordsShrunk, reconciler.heal, reconciler.find())
             self.cloud.arqs.clear()
             for number in range(12):
                 self.cloud.bind(f"ghost {number}", gpu=2)
-            reconciler = self.reconciler(share=50)
             error = self.assertRaises(reconciler_module.TooManyChanges, reconciler.heal, reconciler.find())
-            self.assertEqual((12, 12, 50), (error.changes, error.compared, error.share))
-            self.assertIn("--force", str(error))
+        self.assertEqual((12, 12, 50), (error.changes, error.compared, error.share))
+        self.assertIn("--force", str(error))
         self.assertEqual((12, 0), self.figures())
-        counts: list[int] = []
         reconciler.heal(reconciler.find(), force=True, progress=counts.append)
         self.assertEqual(((24, 0), 12), (self.figures(), sum(counts)))
 

@@ -9,7 +9,7 @@ from cyborg_quota.types import MAX_AMOUNT
 from tests import base, fixtures, trees
 
 
-class TreeTestCase(base.LedgerTestCase):
+class TestMoves(base.LedgerTestCase):
     """root is the parent of left and right; left is the parent of leaf; each has a context of its own."""
 
     def setUp(self) -> None:
@@ -22,8 +22,6 @@ class TreeTestCase(base.LedgerTestCase):
         trees.move(self.database, project_id, parent_id)
         self.assert_invariants()
 
-
-class TestMoves(TreeTestCase):
     def test_the_limits_of_the_new_path_apply(self) -> None:
         """check charges nothing, so it must detect in another way that a cached path is old."""
         self.limits.subtree_limits["left", "gpu"] = 1
