@@ -24,13 +24,14 @@ class Cloud:
 
     def bind(
         self,
-        arq: str,
+        *arqs: str,
         project_id: str | None = "p1",
         instance: str = "i1",
         providers: tuple[str, ...] = (),
         **deltas: int,
     ) -> None:
-        self.arqs[arq] = Record(arq, project_id, instance, deltas or {"gpu": 1}, providers)
+        for arq in arqs:
+            self.arqs[arq] = Record(arq, project_id, instance, deltas or {"gpu": 1}, providers)
 
     def all(self) -> Iterator[Record]:
         found = self.of({*self.arqs, *self.others})
@@ -59,18 +60,18 @@ class ReconcilerTestCase(base.LedgerTestCase):
         settings = {"grace_seconds": 30, "share": 100, "wait": self.wait, **changes}
         return Reconciler(self.quotas, self.cloud, ("gpu", "gpu.A100"), **settings)
 
-    def charge(self, arq: str, project_id: str = "p1", **deltas: int) -> list[str]:
-        context = base.Context(project_id)
-        uuids = self.quotas.reserve(context, deltas or {"gpu": 1}, consumer=arq, group="i1")
-        self.quotas.commit(context, uuids)
+    def charge(self, *arqs: str, project_id: str = "p1", provider: str | None = None, **deltas: int) -> list[str]:
+        claims = [Claim(arq, deltas or {"gpu": 1}, provider=provider) for arq in arqs]
+        uuids = self.quotas.reserve_many(base.Context(project_id), claims, group="i1")
+        self.quotas.commit(base.Context(project_id), uuids)
         return uuids
 
     def found(self) -> list[tuple[str, str]]:
         return [(difference.arq, difference.problem) for difference in self.reconciler().find().differences]
 
-    def heal(self) -> list[Any]:
+    def heal(self, **changes: Any) -> list[Any]:
         """Repair all, and return what was repaired. Then no difference is found."""
-        reconciler = self.reconciler()
+        reconciler = self.reconciler(**changes)
         healed = reconciler.heal(reconciler.find())
         self.assertEqual(([], []), (self.found(), self.engine.audit(base.ADMIN)))
         return healed
@@ -92,8 +93,7 @@ class TestDifferences(ReconcilerTestCase):
         self.assertEqual(([], []), (self.found(), self.waits))
         self.assertEqual((0, []), (self.reconciler().find_lately().compared, self.waits))
         self.cloud.bind("late commit")
-        self.charge("late release")
-        self.charge("again")
+        self.charge("late release", "again")
 
         def settle() -> None:
             self.charge("late commit")
@@ -112,20 +112,16 @@ class TestDifferences(ReconcilerTestCase):
         for arq in ("a", "b", "deleted", "bound", "late commit"):
             self.quotas.reserve(self.context, {"gpu": 1}, consumer=arq)
         self.cloud.others["a"] = False
-        self.cloud.bind("b", "p2")
-        for arq in ("bound", "late commit"):
-            self.cloud.bind(arq)
+        self.cloud.bind("b", project_id="p2")
+        self.cloud.bind("bound", "late commit")
         self.meanwhile = lambda: self.quotas.commit(self.context, consumer="late commit")
         self.assertEqual([("bound", "not committed"), ("deleted", "not attached")], self.found())
 
     def test_lately(self) -> None:
         """ARQs that Cyborg has changed, and reservations in flight. A deleted ARQ is found by a comparison of all."""
-        for arq in ("changed", "in flight", "unbound", "long ago"):
-            self.cloud.bind(arq)
-        self.charge("unbound")
-        del self.cloud.arqs["unbound"]
+        self.cloud.bind("changed", "in flight", "long ago")
+        self.charge("unbound", "deleted")
         self.cloud.others["unbound"] = False
-        self.charge("deleted")
         self.quotas.reserve(self.context, {"gpu": 1}, consumer="in flight")
         self.cloud.changed = {"changed", "unbound", "deleted"}
         found = {one.arq: one.problem for one in self.reconciler().find_lately().differences}
@@ -135,9 +131,8 @@ class TestDifferences(ReconcilerTestCase):
 
     def test_more_than_are_repaired_at_a_time(self) -> None:
         """Each run repairs some, and knows how many are left."""
-        for number in range(5):
-            self.charge(f"ghost {number}")
-            self.cloud.bind(f"free {number}")
+        self.charge(*[f"ghost {number}" for number in range(5)])
+        self.cloud.bind(*[f"free {number}" for number in range(5)])
         rest = []
         with mock.patch.object(reconciler_module, "_MAX_DIFFERENCES", 4):
             for _ in range(3):
@@ -150,15 +145,14 @@ class TestDifferences(ReconcilerTestCase):
 
     def test_the_guards_count_all(self) -> None:
         """Also those that are not kept in memory."""
-        for number in range(12):
-            self.charge(f"ghost {number}")
-            self.cloud.bind(f"free {number}")
+        ghosts = [f"ghost {number}" for number in range(12)]
+        self.charge(*ghosts)
+        self.cloud.bind(*[f"free {number}" for number in range(12)])
         reconciler, counts = self.reconciler(share=50), list[int]()
         with mock.patch.object(reconciler_module, "_MAX_DIFFERENCES", 1):
             self.assertRaises(reconciler_module.RecordsShrunk, reconciler.heal, reconciler.find())
             self.cloud.arqs.clear()
-            for number in range(12):
-                self.cloud.bind(f"ghost {number}", gpu=2)
+            self.cloud.bind(*ghosts, gpu=2)
             error = self.assertRaises(reconciler_module.TooManyChanges, reconciler.heal, reconciler.find())
         self.assertEqual((12, 12, 50), (error.changes, error.compared, error.share))
         self.assertIn("--force", str(error))
@@ -173,17 +167,14 @@ class TestHeal(ReconcilerTestCase):
     def test_each_kind(self) -> None:
         """Limits do not undo an attachment. What an old rule had charged is released. What expired is charged again."""
         self.cloud.bind("free", instance="i2")
-        self.charge("ghost", "p2")
+        self.charge("ghost", "other", "more", project_id="p2")
         self.cloud.bind("other")
-        self.charge("other", "p2")
-        self.cloud.bind("more", "p2", gpu=1, **{"gpu.A100": 1})
-        self.charge("more", "p2")
-        for arq, before in (("replaced", {"fpga": 1}), ("dropped", {"gpu": 1, "fpga": 1})):
-            self.charge(arq, **before)
-            self.cloud.bind(arq)
+        self.cloud.bind("more", project_id="p2", gpu=1, **{"gpu.A100": 1})
+        self.charge("replaced", fpga=1)
+        self.charge("dropped", gpu=1, fpga=1)
         for arq in ("flying", "overdue"):
             uuids = self.quotas.reserve(self.context, {"gpu": 1}, consumer=arq)
-            self.cloud.bind(arq)
+        self.cloud.bind("replaced", "dropped", "flying", "overdue")
         self.make_overdue(*uuids)
         self.limits.own.update({(None, "gpu"): 0, ("p2", "gpu"): 9})
         expected = {
@@ -212,10 +203,8 @@ class TestHeal(ReconcilerTestCase):
         """
         for arq in ("committed", "rolled back", "overdue"):
             uuids = self.quotas.reserve(self.context, {"gpu": 1}, consumer=arq)
-            self.cloud.bind(arq)
         self.make_overdue(*uuids)
-        for arq in ("unbound", "differently"):
-            self.cloud.bind(arq)
+        self.cloud.bind("committed", "rolled back", "overdue", "unbound", "differently")
         self.charge("bound")
         report = self.reconciler().find()
         self.quotas.commit(self.context, consumer="committed")
@@ -231,9 +220,8 @@ class TestHeal(ReconcilerTestCase):
 
     def test_bound_differently_after_its_release(self) -> None:
         """It is reported neither as repaired nor as unchanged; the others are reported as repaired."""
-        for arq in ("a", "b"):
-            self.charge(arq, gpu=2)
-            self.cloud.bind(arq)
+        self.charge("a", "b", gpu=2)
+        self.cloud.bind("a", "b")
         report = self.reconciler().find()
         bind = lambda: self.quotas.reserve(self.context, {"gpu": 3}, consumer="a")  # noqa: E731
         with (
@@ -251,7 +239,7 @@ class TestHeal(ReconcilerTestCase):
     def test_down_in_the_middle(self) -> None:
         """Finished repairs stay; the rest is found again."""
         self.cloud.bind("a", instance="i1")
-        self.cloud.bind("b", "p2", instance="i2")
+        self.cloud.bind("b", project_id="p2", instance="i2")
         report = self.reconciler().find()
         answers = [mock.DEFAULT, exceptions.DatabaseUnreachable("it is gone", 6.0)]
         with mock.patch.object(self.engine, "adopt", wraps=self.engine.adopt, side_effect=answers):
@@ -266,11 +254,9 @@ class TestPod(ReconcilerTestCase):
         self.add_provider("n1", gpu=8)
         self.cloud.bind("a")
         self.cloud.bind("b", providers=("n1",))
-        reconciler = self.reconciler(pod="east")
-        reconciler.heal(reconciler.find())
+        self.heal(pod="east")
         rows = self.fetch("SELECT consumer_id, pod FROM reservations ORDER BY consumer_id")
         self.assertEqual([("a", "east"), ("b", None)], [tuple(row) for row in rows])
-        self.assertEqual([], self.found())
 
 
 class TestCapacity(ReconcilerTestCase):
@@ -280,23 +266,16 @@ class TestCapacity(ReconcilerTestCase):
         super().setUp()
         self.add_provider("n1", gpu=8)
 
-    def charge_at(self, arq: str, provider: str | None = "n1", project_id: str = "p1", amount: int = 1) -> None:
-        context = base.Context(project_id)
-        self.quotas.commit(
-            context, self.quotas.reserve(context, {"gpu": amount}, consumer=arq, group="i1", provider=provider)
-        )
-
     def used(self) -> int:
         return self.capacity.list_inventories(base.ADMIN, "n1")[0].used
 
     def test_repairs_claim_where_the_accelerator_is(self) -> None:
         """Also above the capacity. The device is not imported, but its host is."""
         here = ("a device", "n1")
-        self.charge_at("ghost", amount=3)  # what is not attached gives its capacity back
-        self.cloud.bind("other", "p2", providers=here)
-        self.charge_at("other")
+        self.charge("ghost", provider="n1", gpu=3)  # what is not attached gives its capacity back
+        self.charge("other", "more", provider="n1")
+        self.cloud.bind("other", project_id="p2", providers=here)
         self.cloud.bind("more", providers=here, gpu=2)
-        self.charge_at("more")
         self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(2)})
         self.cloud.bind("free", providers=here)
         self.heal()
@@ -304,14 +283,13 @@ class TestCapacity(ReconcilerTestCase):
 
     def test_without_an_inventory_only_the_quota_is_charged(self) -> None:
         self.cloud.bind("model", providers=("n1",), **{"gpu": 1, "gpu.A100": 1})
-        self.charge_at("model")
+        self.charge("model", provider="n1")
         self.cloud.bind("elsewhere", providers=("n9",))
         self.heal()
         self.assertEqual(0, self.used())
 
     def test_the_provider_is_removed_during_the_repair(self) -> None:
-        self.cloud.bind("free", providers=("n1",))
-        self.cloud.bind("second", providers=("n1",))
+        self.cloud.bind("free", "second", providers=("n1",))
         remove = lambda: self.capacity.remove_provider(base.ADMIN, "n1")  # noqa: E731
         with hooks.Meanwhile(type(self.capacity), "find_provider", remove, after=True):
             self.heal()

@@ -22,9 +22,8 @@ class TestRefused(ReconcilerTestCase):
     def test_a_refused_release(self) -> None:
         """The others of its batch are repaired one by one."""
         refused_uuids = self.charge("refused")
-        for arq in ("a", "z"):
-            self.charge(arq)
-        self.charge("ghost", "p2")
+        self.charge("a", "z")
+        self.charge("ghost", project_id="p2")
         real = self.engine.release
 
         def release(context: object, uuids: list[str]) -> None:
@@ -45,8 +44,9 @@ class TestRefused(ReconcilerTestCase):
 
     def test_a_locked_project(self) -> None:
         """Its other ARQs are not tried; and the ARQs that were repaired before are read again."""
-        for arq, project_id in (("a", "p1"), ("b", "p1"), ("c", "p2"), ("bound again", "p0")):
-            self.charge(arq, project_id)
+        self.charge("a", "b")
+        self.charge("c", project_id="p2")
+        self.charge("bound again", project_id="p0")
         report = self.reconciler().find()
         real, calls = self.engine.release, []
 
@@ -54,7 +54,7 @@ class TestRefused(ReconcilerTestCase):
             projects = {row.project_id for row in self.engine.list_reservations(base.ADMIN, reservations=uuids)}
             calls.append(projects)
             if projects == {"p1"}:
-                self.cloud.bind("bound again", "p0")
+                self.cloud.bind("bound again", project_id="p0")
                 raise exceptions.DatabaseUnavailable("Lock wait timeout exceeded", 9.0)
             real(context, uuids)
 
@@ -67,7 +67,7 @@ class TestRefused(ReconcilerTestCase):
     def test_all_are_refused(self) -> None:
         """The repair ends after some failures: the cause is a general one."""
         for number in range(4):
-            self.charge(f"ghost {number}", f"p{number}")
+            self.charge(f"ghost {number}", project_id=f"p{number}")
         report = self.reconciler().find()
         refused = exceptions.DatabaseError("The database refused a statement.")
         with (
@@ -89,8 +89,7 @@ class TestAutomatic(ReconcilerTestCase):
         """Not ARQs that Cyborg is about to bind or to delete."""
         self.cloud.others.update({"is being deleted": True, "unbound": False})
         self.cloud.bind("stays")
-        for arq in ("gone", "is being deleted", "unbound", "stays"):
-            self.charge(arq)
+        self.charge("gone", "is being deleted", "unbound", "stays")
         self.assertEqual(["gone", "unbound"], self.automatic())
 
     def test_a_shrunken_record(self) -> None:
@@ -100,10 +99,9 @@ class TestAutomatic(ReconcilerTestCase):
         """
         self.cloud.others = {}
         for charged, bound in ((1, 0), (11, 5)):
-            for number in range(charged):
-                self.charge(f"a{number}")
-                if number < bound:
-                    self.cloud.bind(f"a{number}")
+            arqs = [f"a{number}" for number in range(charged)]
+            self.charge(*arqs)
+            self.cloud.bind(*arqs[:bound])
             reconciler = self.reconciler()
             error = self.assertRaises(reconciler_module.RecordsShrunk, reconciler.heal, reconciler.find())
             self.assertEqual((charged - bound, charged, not bound), (error.lost, error.charged, error.is_empty))
@@ -113,17 +111,16 @@ class TestAutomatic(ReconcilerTestCase):
     def test_half_is_not_shrunken(self) -> None:
         """A small number is not either: an outage at the end of an instance leaves as many."""
         for count, bound in ((12, 6), (5, 1), (1, 0)):
-            for number in range(count):
-                self.charge(f"{count} {number}")
-                if number < bound:
-                    self.cloud.bind(f"{count} {number}")
+            arqs = [f"{count} {number}" for number in range(count)]
+            self.charge(*arqs)
+            self.cloud.bind(*arqs[:bound])
             self.assertEqual(count - bound, len(self.automatic()))
             self.cloud.arqs.clear()
             self.quotas.release(self.context, group="i1")
 
     def test_a_small_record_of_another_database(self) -> None:
         """A conductor never releases all of several charges; an operator's --heal does, up to the usual bound."""
-        self.assertEqual(5, len([self.charge(f"a{number}") for number in range(5)]))
+        self.charge(*[f"a{number}" for number in range(5)])
         self.assertRaises(reconciler_module.RecordsShrunk, self.automatic)
         self.assertEqual((5, 0), self.figures())
         # A charge that is not compared, or that is being bound again, does not make it another case.

@@ -38,8 +38,7 @@ class RepairTestCase(ReconcilerTestCase):
     def bind(self, *arqs: str) -> None:
         """Bind and charge."""
         self.engine.adopt(base.ADMIN, [Claim(arq, {"gpu": 1}, source="east") for arq in arqs], "p1")
-        for arq in arqs:
-            self.cloud.bind(arq)
+        self.cloud.bind(*arqs)
 
 
 class TestTurns(RepairTestCase):
@@ -87,8 +86,7 @@ class TestTurns(RepairTestCase):
         self.cloud.arqs.clear()
         repair.run(compare_all=True)
         self.assertEqual((MANY, 0), self.figures())
-        for arq in arqs:
-            self.cloud.bind(arq)
+        self.cloud.bind(*arqs)
         self.assertTrue(repair.run(compare_all=True))
         self.cloud.arqs.clear()
         self.cloud.others.clear()
@@ -123,8 +121,7 @@ class TestTurns(RepairTestCase):
         arqs = [f"a{number}" for number in range(MANY)]
         claims = [Claim(arq, {"gpu": 1}, source="east") for arq in arqs]
         self.quotas.reserve_many(self.context, claims)
-        for arq in arqs:
-            self.cloud.bind(arq)
+        self.cloud.bind(*arqs)
 
         def meanwhile() -> None:
             self.quotas.release(self.context, consumer="a0")
@@ -192,9 +189,8 @@ class TestTwoConductors(RepairTestCase):
         """Both compare at once. One reads again and repairs while the other waits for its grace to end."""
         self.bind("deleted", "stays")
         del self.cloud.arqs["deleted"]
-        self.cloud.bind("not charged")
         self.quotas.reserve_many(self.context, [Claim("not committed", {"gpu": 1}, source="east")])
-        self.cloud.bind("not committed")
+        self.cloud.bind("not charged", "not committed")
         both_wait, is_healed = threading.Barrier(2), threading.Event()
 
         def wait_until_healed(_seconds: float) -> None:
