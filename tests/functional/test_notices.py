@@ -159,9 +159,8 @@ class TestNotifier(base.BackendTestCase):
         import oslo_messaging
         from oslo_messaging.notify import _impl_test
 
-        conf = fixtures.configuration()
-        self.assertIsNone(notifications.make_sender(conf))
-        conf.set_override("notifications", True, "notices")
+        self.assertIsNone(notifications.make_sender(fixtures.configuration()))
+        conf = fixtures.configuration(notices__notifications=True)
         oslo_messaging.get_notification_transport(conf)  # registers its options
         conf.set_override("driver", ["test"], "oslo_messaging_notifications")
         conf.set_override("transport_url", "fake://", "oslo_messaging_notifications")
@@ -172,9 +171,8 @@ class TestNotifier(base.BackendTestCase):
         notifications.notify(self.NOTICE, send)
 
         ((_, message, priority, _),) = _impl_test.NOTIFICATIONS
-        self.assertEqual(("WARN", "cyborg_quota.threshold"), (message["priority"], message["event_type"]))
-        self.assertEqual("p1", message["payload"]["owner"])
-        self.assertEqual("WARN", priority)
+        found = priority, message["priority"], message["event_type"], message["payload"]["owner"]
+        self.assertEqual(("WARN", "WARN", "cyborg_quota.threshold", "p1"), found)
 
     def test_a_transport_that_fails_is_logged(self) -> None:
         log = self.useFixture(fx.FakeLogger(level=logging.INFO))

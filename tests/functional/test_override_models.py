@@ -64,24 +64,20 @@ class TestModels(test_overrides.OverridesTestCase):
         self.make_tree({"c": "parent"})
         self.override("a", 8, 5, 6)
         self.set(None, 2)
-        self.assertIn(
-            "sum up to 11",
-            str(self.assertRaises(exceptions.LimitRefused, self.admin.set_limit, base.ADMIN, "gpu", 3)),
-        )
+        self.assertRaisesRegex(exceptions.LimitRefused, "sum up to 11", self.set, None, 3)
 
     def test_an_import_that_raises_the_parent(self) -> None:
         self.override("a", 1, 5, 6)
         before, entry = self.rows(), {"resource": "gpu", "limit": 5, "until": f"{self.time(2).isoformat()}Z"}
-        for limit, is_refused in ((10, True), (11, False)):
+
+        def load(limit: int) -> Any:
             a = {"id": "a", "overrides": [entry]}
             raised = {"projects": [{"id": "parent", "limits": {"gpu": limit}, "children": [a]}]}
-            if is_refused:
-                self.assertRaisesRegex(
-                    exceptions.LimitRefused, "sum up to 11", self.admin.import_limits, base.ADMIN, raised
-                )
-                self.assertEqual(before, self.rows())
-            else:
-                self.assertEqual(2, len(self.admin.import_limits(base.ADMIN, raised)))
+            return self.admin.import_limits(base.ADMIN, raised)
+
+        self.assertRaisesRegex(exceptions.LimitRefused, "sum up to 11", load, 10)
+        self.assertEqual(before, self.rows())
+        self.assertEqual(2, len(load(11)))
 
 
 class TestOtherModels(test_overrides.OverridesTestCase):

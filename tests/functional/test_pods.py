@@ -91,29 +91,22 @@ class TestSelection(PodTestCase):
 
 
 class TestRepeatedSelection(PodTestCase):
-    """A selection that keeps the binding."""
-
-    def setUp(self) -> None:
-        super().setUp()
+    def test_a_binding_is_kept_in_one_statement(self) -> None:
+        """On a Galera node it waits for the cluster: another node may have answered a change of the pod."""
         for name in ("p1", "p2"):
             self.pods.add(ADMIN, name)
-        self.first = self.select()
-
-    def test_one_statement(self) -> None:
+        first = self.select()
         with hooks.recorded_statements(self.engine) as sent:
-            self.assertEqual(self.first, self.select())
+            self.assertEqual(first, self.select())
         self.assertEqual(1, len(sent), sent)
-
-    def test_on_a_galera_node_it_waits_for_the_cluster(self) -> None:
-        """Another node may have answered a change of the pod."""
         if self.backend != "mariadb":
-            self.skipTest("only MariaDB has Galera clusters")
+            return
         database = hooks.database_of(self.engine)
         for known in (True, None):
             database._pool.is_galera = known
             self.patch(type(database.dialect), "is_galera", lambda *_: True)
             with hooks.recorded_statements(self.engine) as sent:
-                self.assertEqual(self.first, self.select())
+                self.assertEqual(first, self.select())
             self.assertIn("SET SESSION wsrep_sync_wait = 7", sent)
 
 

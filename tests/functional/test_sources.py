@@ -31,11 +31,8 @@ class TestSources(base.LedgerTestCase):
         self.quotas.adopt(base.ADMIN, [Claim("adopted", {"gpu": 1}, source="east")], "p1")
         self.reserve(Claim(None, {"gpu": 1}, source="nameless"))
         self.assertEqual(first, self.reserve(Claim("one", {"gpu": 1}, source="west")))
-        found = self.sources()
-        self.assertEqual([{"east"}] * 2, [found["one"], found["two"]])
-        self.assertEqual([{"west"}, {None}], [found["with"], found["without"]])
-        self.assertEqual({frozenset({"east"})}, {frozenset(found[f"m{number}"]) for number in range(40)})
-        self.assertEqual([{"east"}, {"nameless"}], [found["adopted"], found[None]])
+        expected = {name: {"east"} for name in ("one", "two", "adopted", *(f"m{number}" for number in range(40)))}
+        self.assertEqual({**expected, "with": {"west"}, "without": {None}, None: {"nameless"}}, self.sources())
 
     def test_given_afterwards(self) -> None:
         """Only a live reservation without a source gets one."""
@@ -43,14 +40,16 @@ class TestSources(base.LedgerTestCase):
         ended = self.reserve(Claim("ended", {"gpu": 1}))
         self.quotas.rollback(self.context, ended)
         many = self.reserve(*[Claim(f"m{number}", {"gpu": 1}) for number in range(300)])
-        self.assertEqual(301, self.quotas.set_source(base.ADMIN, [*old, *other, *ended, *many], "east"))
-        self.assertEqual(0, self.quotas.set_source(base.ADMIN, old, "west"))
-        self.assertEqual(0, self.quotas.set_source(base.ADMIN, [], "west"))
-        self.assertEqual(0, self.quotas.set_source(base.ADMIN, [*old, *other, *ended], "north", replaced="south"))
-        self.assertEqual(1, self.quotas.set_source(base.ADMIN, [*old, *other, *ended], "north", replaced="west"))
-        found = self.sources()
-        wanted = {"old": {"east"}, "other": {"north"}, "ended": {None}, "m7": {"east"}}
-        self.assertEqual(wanted, {name: found[name] for name in wanted})
+        for changed, uuids, source, replaced in (
+            (301, [*old, *other, *ended, *many], "east", None),
+            (0, old, "west", None),
+            (0, [], "west", None),
+            (0, [*old, *other, *ended], "north", "south"),
+            (1, [*old, *other, *ended], "north", "west"),
+        ):
+            self.assertEqual(changed, self.quotas.set_source(base.ADMIN, uuids, source, replaced=replaced))
+        expected = {"old": {"east"}, "other": {"north"}, "ended": {None}}
+        self.assertEqual({**expected, **{f"m{number}": {"east"} for number in range(300)}}, self.sources())
         self.assertEqual([], self.quotas.audit(base.ADMIN))
 
     def test_refused(self) -> None:
