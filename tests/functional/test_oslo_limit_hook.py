@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 from oslo_limit import exception as oslo_limit
@@ -20,10 +19,10 @@ class TestHook(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.asked: list[tuple[str, Mapping[str, int]]] = []
-        settings = DriverSettings(database=fixtures.settings(self.url))
-        self.hooked = QuotaEngine(DbQuotaDriver(dataclasses.replace(settings, hook=self.enforce), self.limits))
-        self.hooked.register_resources(["gpu", "fpga"])
+        settings = DriverSettings(database=fixtures.settings(self.url), hook=self.enforce)
+        self.hooked = QuotaEngine(DbQuotaDriver(settings, self.limits))
         self.addCleanup(self.hooked.close)
+        self.hooked.register_resources(["gpu", "fpga"])
 
     def enforce(self, project_id: str, deltas: Mapping[str, int]) -> None:
         """At most 2 devices of all kinds in one call."""
@@ -41,8 +40,7 @@ class TestHook(base.LedgerTestCase):
         self.hooked.adopt(base.ADMIN, [base.claim("c", gpu=9)], "p1")
         self.assertEqual(1, len(self.asked))
         error = self.assertRaises(exceptions.OverQuota, self.hooked.reserve, self.context, {"gpu": 3})
-        self.assertEqual([Over("p1", "gpu", "project", 2, 3, 9, 1)], error.overs)
-        self.assertEqual((9, 1), self.figures())
+        self.assertEqual(([Over("p1", "gpu", "project", 2, 3, 9, 1)], (9, 1)), (error.overs, self.figures()))
         uuids = self.engine.reserve(self.context, {"gpu": 3}, consumer="d")  # (without the hook)
         self.assertEqual(uuids, self.hooked.reserve(self.context, {"gpu": 3}, consumer="d"))
         self.hooked.register_resource("tpu")

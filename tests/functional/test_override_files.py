@@ -55,8 +55,7 @@ class TestDocuments(test_overrides.OverridesTestCase):
             self.assertEqual(0, self.load(self.entry(), dry_run=dry_run))
         self.assertEqual(1, self.load(self.entry(5)))
         self.override("p", 6, 1, 2)
-        self.assertEqual(1, self.load(self.entry(6)))
-        self.assertEqual(0, self.load(self.entry(6)))
+        self.assertEqual([1, 0], [self.load(self.entry(6)) for _ in range(2)])
         self.assertEqual(4, len(self.rows()))
 
     def test_twice_in_one_file(self) -> None:
@@ -88,9 +87,7 @@ class TestDocuments(test_overrides.OverridesTestCase):
             self.assertEqual([], self.rows())
             changes = self.admin.import_limits(base.ADMIN, parsed, dry_run=dry_run)
             self.assertEqual(["set override"] * 5, [change.action for change in changes])
-        self.assertEqual([], history_replay.differences(self.engine))
-        self.assertEqual(before, self.listed())
-        self.assertEqual(40, self.room())
+        self.assertEqual(([], before, 40), (history_replay.differences(self.engine), self.listed(), self.room()))
 
     def listed(self) -> list[tuple[Any, ...]]:
         listed = self.admin.list_overrides(base.ADMIN)[0]

@@ -85,9 +85,7 @@ class TestOtherModels(test_overrides.OverridesTestCase):
     policy = StrictTwoLevel
 
     def test_strict_two_level(self) -> None:
-        self.set(None, 0)
-        self.make_tree({"parent": None, "a": "parent"})
-        self.set("parent", 10)
+        self.import_tree({"parent": None, "a": "parent"}, {"parent": 10}, gpu=0)
         self.override("a", 10, 1, 2)
         self.assertIn("the limit of a in gpu would be 11", self.refused("a", 11, 1, 2)[0])
         self.assertRaises(exceptions.LimitRefused, self.set, "parent", 9)

@@ -53,7 +53,6 @@ class OverridesTestCase(test_limits.LimitsTestCase):
     def room(self, project_id: str = "p") -> int:
         """How many a reserve would be granted: by check, get_usages, headroom and a reserve itself."""
         usage = self.engine.get_usages(base.ADMIN, project_id)["gpu"]
-        assert usage.available is not None
         self.assertEqual(max(usage.available, 0), self.engine.headroom(base.ADMIN, project_id)["gpu"].fits)
         self.assertEqual([], self.blockers(project_id, usage.available) if usage.available > 0 else [])
         self.assertEqual([project_id], self.blockers(project_id, max(usage.available, 0) + 1))
@@ -79,8 +78,6 @@ class TestNumber(OverridesTestCase):
 
     def test_the_maximum(self) -> None:
         """Of a limit; the ended ones do not count. An import is refused too."""
-        self.set("p", 5)
-        self.set("q", 5)
         for number in range(limit_changes.MAX_OVERRIDES):
             self.override("p", 6, number + 1, number + 2)
         before = self.rows()
@@ -114,10 +111,13 @@ class TestSpan(OverridesTestCase):
         self.let_hours_pass(1)
         self.assertEqual(0, self.admin.list_over(base.ADMIN)[0].limit)
         self.let_hours_pass(1)
-        self.assertEqual(5, self.admin.list_over(base.ADMIN)[0].limit)
-        self.assertEqual([], self.admin.list_overrides(base.ADMIN)[0])
-        self.assertEqual(8, self.engine.get_usages(base.ADMIN, "p")["gpu"].used)
-        self.assertEqual([], history_replay.differences(self.engine))
+        found = (
+            self.admin.list_over(base.ADMIN)[0].limit,
+            self.admin.list_overrides(base.ADMIN)[0],
+            self.engine.get_usages(base.ADMIN, "p")["gpu"].used,
+            history_replay.differences(self.engine),
+        )
+        self.assertEqual((5, [], 8, []), found)
 
     def test_the_notices_follow_the_override(self) -> None:
         self.set("p", 100)
@@ -223,7 +223,6 @@ class TestCalls(OverridesTestCase):
                 exceptions.OverrideNotFound, self.admin.cancel_overrides, base.ADMIN, [known, unknown]
             )
             self.assertEqual(unknown, error.override_id)
-        wrong: Any
         for wrong in (None, 5, known, [5], "1-0"):
             self.assertRaises(exceptions.InvalidRequest, self.admin.cancel_overrides, base.ADMIN, wrong)
         self.assertEqual([known], [one.id for one in self.admin.list_overrides(base.ADMIN, "p")[0]])
@@ -254,7 +253,6 @@ class TestCalls(OverridesTestCase):
         spans = [[(one.resource, one.limit, one.until) for one in some] for some in (made, expected)]
         self.assertEqual([[("fpga", 1, self.time(1)), ("gpu", 10, self.time(1))]] * 2, spans)
         listed, now = self.admin.list_overrides(base.ADMIN)
-        assert now is not None
         self.assertEqual((made, [True] * 2), (listed, [one.starts_at <= now for one in made]))
         self.admin.cancel_overrides(base.ADMIN, [one.id for one in made])
         self.assertEqual(([], None), self.admin.list_overrides(base.ADMIN))

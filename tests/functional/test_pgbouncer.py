@@ -12,7 +12,7 @@ import testscenarios
 
 from cyborg_quota import ANY, Claim, exceptions
 from cyborg_quota.db import schema
-from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.database import Connection
 from tests import base, fixtures, hooks, needs
 from tests.faults.proxy import Proxy
 from tests.race.test_races import reserve_until_refused
@@ -99,8 +99,7 @@ class TestPooled(PgBouncerTestCase):
         self.plant({"top": None, "p1": "top"})
         self.make_overdue(*self.quotas.reserve(self.context, {"gpu": 1}))
         self.assertEqual(1, self.quotas.expire(base.ADMIN))
-        self.assertEqual([], self.quotas.audit(base.ADMIN))
-        self.assertEqual((1, 0), self.figures())
+        self.assertEqual(([], (1, 0)), (self.quotas.audit(base.ADMIN), self.figures()))
         with ThreadPoolExecutor(4) as pool:
             granted = pool.map(reserve_until_refused, [self.engine] * 4, [self.context] * 4)
         self.assertEqual((19, (1, 19)), (sum(granted), self.figures()))
@@ -109,7 +108,6 @@ class TestPooled(PgBouncerTestCase):
 
     def test_claims_with_a_provider(self) -> None:
         """Also a resize and a transfer of such a claim."""
-        capacity = self.engine.capacity
         for name, total in (("n1", 2), ("n2", 9)):
             self.add_provider(name, gpu=total)
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 2}, consumer="a", provider="n1"))
@@ -120,9 +118,8 @@ class TestPooled(PgBouncerTestCase):
         self.quotas.resize(self.context, {"gpu": 4}, consumer="b")
         self.quotas.transfer(base.ADMIN, "p2", "p1", consumer="b")
         self.assertEqual([(2, 0), (4, 0)], [self.figures(project) for project in ("p1", "p2")])
-        used = {record.provider: record.used for record in capacity.list_inventories(base.ADMIN)}
-        self.assertEqual({"n1": 2, "n2": 4}, used)
-        self.assertEqual([], self.quotas.audit(base.ADMIN))
+        used = {record.provider: record.used for record in self.capacity.list_inventories(base.ADMIN)}
+        self.assertEqual(({"n1": 2, "n2": 4}, []), (used, self.quotas.audit(base.ADMIN)))
         self.assert_log_is_quiet()
 
     def test_session_settings_are_set(self) -> None:
@@ -150,23 +147,21 @@ class TestPooled(PgBouncerTestCase):
         """In session mode, PgBouncer resets the connections. In transaction mode, it does not."""
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         self.engine.close()
+        prepared = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'cyborg_quota%%'"
+        queries = ("SHOW statement_timeout", "SHOW enable_seqscan", prepared)
         with sa.create_engine(self.url, poolclass=sa.NullPool).connect() as other:
             for _ in range(4):
-                self.assertEqual("1h", other.exec_driver_sql("SHOW statement_timeout").scalar())
-                self.assertEqual("on", other.exec_driver_sql("SHOW enable_seqscan").scalar())
-                prepared = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'cyborg_quota%%'"
-                self.assertEqual(0, other.exec_driver_sql(prepared).scalar())
+                found = [other.exec_driver_sql(query).scalar() for query in queries]
+                self.assertEqual(["1h", "on", 0], found)
                 other.rollback()
 
     def test_sync(self) -> None:
         url = self.bouncer.url_of(str(sa.make_url(fixtures.fresh_url(self.backend, "bounced")).database))
         changes = {"transaction_pooling": self.pool_mode == "transaction", "statement_timeout_seconds": None}
-        databases = [Database(fixtures.settings(url, **changes)) for _ in range(2)]
+        databases = [fixtures.open_database(self, url, **changes) for _ in range(2)]
         with ThreadPoolExecutor() as pool:
             results = list(pool.map(schema.sync, databases))
-        for database in databases:
-            database.close()
-        self.assertEqual([schema.HEAD] * 2, [after for _, after in results])
+        self.assertEqual([schema.head()] * 2, [after for _, after in results])
 
 
 class TestOptionMissing(PgBouncerTestCase):
@@ -253,13 +248,11 @@ class TestServerIsDown(PgBouncerTestCase):
         connected, fresh = self.make_engine(**short), self.make_engine(**short)
         connected.rollback(self.context, connected.reserve(self.context, {"gpu": 1}))
         setattr(self.proxy, self.how, True)
-        try:
-            for engine in (connected, fresh):
-                error = self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
-                self.assertIs(exceptions.DatabaseUnreachable, type(error), error)
-            self.assertFalse(connected.ping())
-        finally:
-            setattr(self.proxy, self.how, False)
+        for engine in (connected, fresh):
+            error = self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
+            self.assertIs(exceptions.DatabaseUnreachable, type(error), error)
+        self.assertFalse(connected.ping())
+        setattr(self.proxy, self.how, False)
         machine.wait_until(connected.ping, 20.0)
         self.assertTrue(connected.ping())
         connected.reserve(self.context, {"gpu": 1})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -70,15 +71,11 @@ class PlanTestCase(base.BackendTestCase):
     def plans_of(self, engine: QuotaEngine, run: Callable[[], object]) -> list[Any]:
         """The plans of the statements of the functions that ``run()`` calls."""
         database = hooks.database_of(engine)
-        notices: list[str] = []
-
-        class Notices:
-            def append(self, notice: str) -> None:
-                notices.append(notice)
+        notices: deque[str] = deque()  # (of a list, psycopg2 keeps the last 50)
 
         def send_plans(connection: sa.Connection) -> None:
             connection.exec_driver_sql(SENDS_PLANS)
-            connection.connection.dbapi_connection.notices = Notices()  # type: ignore[union-attr]
+            connection.connection.dbapi_connection.notices = notices  # type: ignore[union-attr]
 
         database.write(send_plans)
         run()

@@ -252,8 +252,7 @@ class TestStatements(PodClaimTestCase):
             self.assertNotIn("pod", " ".join(reserve(provider=provider)))
         reserve(provider=ANY, pod=SELECT)
         without, inside = reserve(provider=ANY), reserve(provider=ANY, pod=SELECT)
-        self.assertEqual(len(without) + 1, len(inside), inside)
-        self.assertEqual(1, sum("pod_bindings" in one for one in inside))
+        self.assertEqual((len(without) + 1, 1), (len(inside), sum("pod_bindings" in one for one in inside)), inside)
         self.assertEqual(without[-1], inside[-1], "the claim itself is the same")
 
 
@@ -286,8 +285,7 @@ class TestConcurrency(PodClaimTestCase):
     def test_another_call_takes_the_capacity_of_the_bound_pod(self) -> None:
         """The claim takes another provider of the pod, if one fits; the binding moves only if none does."""
         self.add_provider("p1-1", pod="p1", gpu=9)
-        self.assertEqual("p1-1", self.between(lambda: self.take(3, "p1"), 3))
-        self.assertEqual([("p1", "first")], self.history())
+        self.assertEqual(("p1-1", [("p1", "first")]), (self.between(lambda: self.take(3, "p1"), 3), self.history()))
         self.assertEqual("p2", self.between(lambda: self.take(6, "p1-1"), 3))
         self.assertEqual([("p1", "first"), ("p2", "claim")], self.history())
         self.add_provider("p3-1", pod="p3", gpu=9)

@@ -65,11 +65,9 @@ class TestLists(test_pod_limits.PodLimitTestCase):
         self.limit(3, "b", "p2")
         self.limit(None)
         self.claim(1)
-        self.assertEqual([LimitRecord("b", "gpu", 3, pod="p2")], self.admin.list_pod_limits(ADMIN))
-        self.assertEqual([], self.admin.list_pod_limits(ADMIN, "a"))
-        self.assertEqual([], self.admin.list_pod_limits(ADMIN, None, "p1"))
-        self.assertTrue(all(one.pod is None for one in self.admin.list_limits(ADMIN)))
-        self.assertEqual(4, len(self.admin.list_limits(ADMIN)))
+        found = [self.admin.list_pod_limits(ADMIN, *which) for which in ((), ("a",), (None, "p1"))]
+        self.assertEqual([[LimitRecord("b", "gpu", 3, pod="p2")], [], []], found)
+        self.assertEqual([None] * 4, [one.pod for one in self.admin.list_limits(ADMIN)])
         history = self.admin.history(ADMIN, resource="gpu", limit=3)
         self.assertEqual(
             [("a", "p1", 2, None), ("b", "p2", None, 3), ("a", "p1", None, 2)],

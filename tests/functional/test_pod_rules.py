@@ -81,29 +81,6 @@ class TestGroupOfOneCall(RuleTestCase):
         self.assertEqual({"more g1": "p1", "more g2": "p2"}, self.reserve_all(*claims))
 
 
-class TestRefusedNamedProvider(RuleTestCase):
-    """No other provider helps a call of which a claim names a provider that refuses it: it is refused at once."""
-
-    def attempts(self, kind: type[Exception], *claims: Claim) -> int:
-        with hooks.Meanwhile(CapacityEnforcer, "prepare", lambda: None) as calls:
-            self.assertRaises(kind, self.engine.reserve_many, TENANT, claims)
-        return calls.count
-
-    def test_it_is_refused_at_once(self) -> None:
-        """The other claim is of another resource at the same provider, or of the same resource."""
-        for pod in ("p1", "p2"):
-            self.add(pod, 1)
-            self.capacity.set_inventories(ADMIN, pod, {"fpga": Inventory(5)})
-        self.add("p3", 8)
-        self.capacity.set_inventories(ADMIN, "p3", {"gpu": Inventory(8, max_unit=2)})
-        self.select()
-        self.engine.reserve(base.Context("x"), {"gpu": 1}, provider="p1")
-        for named in (Claim("a", {"gpu": 1}, provider="p1"), Claim("a", {"gpu": 3}, provider="p3")):
-            for how in (None, SELECT):
-                other = Claim("b", {"fpga" if named.provider == "p1" else "gpu": 1}, provider=ANY, pod=how)
-                self.assertLessEqual(self.attempts(exceptions.OverCapacity, named, other), 2)
-
-
 class TestStatements(RuleTestCase):
     """The number of statements does not grow with the number of pods."""
 
@@ -149,6 +126,19 @@ class TestStatements(RuleTestCase):
         self.assertEqual("p0", self.pod_of(), "p2 has room, but is not available")
         other.change(ADMIN, "p2", state="available")
         self.assertEqual("p2", self.pod_of())
+
+    def test_a_refused_named_provider(self) -> None:
+        """No other provider helps the call, of another resource at the same provider or of the same one."""
+        self.add("p1", 1)
+        self.add("p2", 8)
+        self.capacity.set_inventories(ADMIN, "p1", {"fpga": Inventory(5)})
+        self.select()
+        for how in (None, SELECT):
+            for other in ("fpga", "gpu"):
+                claims = [Claim("a", {"gpu": 2}, provider="p1"), Claim("b", {other: 1}, provider=ANY, pod=how)]
+                with hooks.Meanwhile(CapacityEnforcer, "prepare", lambda: None) as calls:
+                    self.assertRaises(exceptions.OverCapacity, self.engine.reserve_many, TENANT, claims)
+                self.assertLessEqual(calls.count, 2)
 
     def test_a_refused_claim(self) -> None:
         for number in range(12):

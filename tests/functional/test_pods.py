@@ -205,5 +205,4 @@ class TestPods(PodTestCase):
             (lambda: self.pods.select(ADMIN, request={"gpu": -1}, project_id="t"), exceptions.InvalidDelta),
         ):
             self.assertRaises(error, call)
-        self.assertEqual(before, self.pods.list_pods(ADMIN))
-        self.assertEqual([], self.pods.list_bindings(ADMIN, history=True))
+        self.assertEqual((before, []), (self.pods.list_pods(ADMIN), self.pods.list_bindings(ADMIN, history=True)))

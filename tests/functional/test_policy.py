@@ -14,7 +14,7 @@ import fixtures as fx
 from oslo_config import cfg
 
 from cyborg_quota import ANY, Headroom, QuotaEngine, exceptions, policy
-from tests import base, fixtures
+from tests import base, fixtures, hooks
 from tests.functional import test_limits
 
 
@@ -30,10 +30,8 @@ class PolicyTestCase(test_limits.LimitsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.set(None, 0)
-        self.make_tree({"atlas": None, "physics": "atlas", "higgs": "physics", "simulation": "physics"})
-        for project_id, limit in (("atlas", 100), ("physics", 30), ("higgs", 10)):
-            self.set(project_id, limit)
+        tree = {"atlas": None, "physics": "atlas", "higgs": "physics", "simulation": "physics"}
+        self.import_tree(tree, {"atlas": 100, "physics": 30, "higgs": 10}, gpu=0)
         self.rules = pathlib.Path(self.useFixture(fx.TempDir()).path, "policy.yaml")
 
     def make_limited(self, **changes: Any) -> QuotaEngine:
@@ -120,24 +118,14 @@ class TestOverrides(PolicyTestCase):
         """Between the check and the write of a limit, and of a cancelled override, it is moved below another parent."""
         self.set("physics", 20)
         made = self.make("higgs")
-        asked: list[str | None] = []
-        permits = policy.Policy.permits
-
-        def check_then_move(policies: policy.Policy, rule: str, context: Any, *project: Any) -> bool:
-            answer = permits(policies, rule, context, *project)
-            if not asked:
-                self.make_limited().limits.move_project(base.ADMIN, "higgs", "atlas")
-            asked.append(project[1])
-            return answer
-
-        self.patch(policy.Policy, "permits", check_then_move)
-        self.assertFalse(self.may(self.parent, "higgs"))
-        self.assertEqual(["physics", "atlas"], asked)
+        move = lambda: self.make_limited().limits.move_project(base.ADMIN, "higgs", "atlas")  # noqa: E731
+        with hooks.Meanwhile(policy.Policy, "may_set", move, after=True) as asked:
+            self.assertFalse(self.may(self.parent, "higgs"))
+        self.assertEqual(2, asked.count)
         self.admin.move_project(base.ADMIN, "higgs", "physics")
-        asked.clear()
-        self.assertRaises(exceptions.OverrideNotFound, self.admin.cancel_overrides, self.parent, [made])
-        self.assertEqual(["physics", "atlas"], asked)
-        self.assertEqual([made], [one.id for one in self.admin.list_overrides(base.ADMIN)[0]])
+        with hooks.Meanwhile(policy.Policy, "may_set", move, after=True) as asked:
+            self.assertRaises(exceptions.OverrideNotFound, self.admin.cancel_overrides, self.parent, [made])
+        self.assertEqual((2, [made]), (asked.count, [one.id for one in self.admin.list_overrides(base.ADMIN)[0]]))
 
 
 class TestPolicyFile(PolicyTestCase):
@@ -151,12 +139,12 @@ class TestPolicyFile(PolicyTestCase):
         self.write('"cyborg_quota:limit:set": "role:quota_manager"\n')
         manager = User("elsewhere", roles=["quota_manager"])
         rules = policy.Policy(self.conf)
-        self.assertTrue(rules.permits(policy.RULE, manager, "higgs"))
+        self.assertTrue(rules.may_set(manager, "higgs", None))
         self.rules.write_text('"cyborg_quota:limit:set": "role:somebody_else"\n')
         os.utime(self.rules, (2**31, 2**31))
         with mock.patch.object(cfg.ConfigOpts, "find_file", side_effect=AssertionError):
-            self.assertTrue(rules.permits(policy.RULE, manager, "higgs"))
-        self.assertFalse(policy.Policy(self.conf).permits(policy.RULE, manager, "higgs"))
+            self.assertTrue(rules.may_set(manager, "higgs", None))
+        self.assertFalse(policy.Policy(self.conf).may_set(manager, "higgs", None))
 
     def test_a_file_that_is_wrong(self) -> None:
         """And one whose rule binds admins too."""

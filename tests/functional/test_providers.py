@@ -87,9 +87,9 @@ class TestInventories(test_capacity.CapacityTestCase):
         self.assertEqual(gpu.generation, self.capacity.list_inventories(ADMIN)[0].generation, "a claim changed it")
         stale = {"generation": gpu.generation}
         self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(9)}, **stale)
-        conflict = functools.partial(self.assertRaises, exceptions.ProviderConflict)
         wanted = {"gpu": Inventory(5), "fpga": Inventory(5)}
-        error = conflict(self.capacity.set_inventories, ADMIN, "n1", wanted, **stale)
+        set_stale = functools.partial(self.capacity.set_inventories, ADMIN, "n1", wanted, **stale)
+        error = self.assertRaises(exceptions.ProviderConflict, set_stale)
         self.assertEqual((gpu.generation, gpu.generation + 1), (error.expected, error.generation))
         self.assertEqual([fpga.total, 9], [record.total for record in self.capacity.list_inventories(ADMIN, "n1")])
 

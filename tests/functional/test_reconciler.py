@@ -140,8 +140,7 @@ class TestDifferences(ReconcilerTestCase):
                 rest.append((len(report.differences), report.total))
                 self.reconciler().heal(report, force=True)
         self.assertEqual([(4, 10), (4, 6), (2, 2)], rest)
-        self.assertEqual([], self.found())
-        self.assertEqual((5, 0), self.figures())
+        self.assertEqual(([], (5, 0)), (self.found(), self.figures()))
 
     def test_the_guards_count_all(self) -> None:
         """Also those that are not kept in memory."""
@@ -301,9 +300,6 @@ class TestSources(ReconcilerTestCase):
 
     scenarios = fixtures.ON_SQLITE
 
-    def of(self, source: str) -> Reconciler:
-        return self.reconciler(source=source)
-
     def adopt(self, arq: str, source: str | None, **deltas: int) -> None:
         self.quotas.adopt(base.ADMIN, [Claim(arq, deltas or {"gpu": 1}, source=source)], "p1")
 
@@ -314,7 +310,7 @@ class TestSources(ReconcilerTestCase):
     def test_only_its_own_are_released(self) -> None:
         for source in ("east", "west", None):
             self.adopt(f"ghost of {source}", source)
-        reconciler = self.of("east")
+        reconciler = self.reconciler(source="east")
         report = reconciler.find()
         found = {
             one.arq: (one.is_own, one.is_missing, *(charge.source for charge in one.charges))
@@ -333,26 +329,26 @@ class TestSources(ReconcilerTestCase):
         self.adopt("theirs", "west")
         self.quotas.reserve(self.context, {"gpu": 1}, consumer="in flight")
         self.patch(reconciler_module, "_PAGE_ROWS", 2)
-        self.assertEqual([3, 0], [self.of("east").claim_source() for _ in range(2)])
+        self.assertEqual([3, 0], [self.reconciler(source="east").claim_source() for _ in range(2)])
         self.assertEqual({"bound": "east", "ghost": "east", "by hand": None, "theirs": "west"}, self.live())
         self.cloud.bind("free")
-        healed = self.of("east").heal(self.of("east").find())
+        healed = self.reconciler(source="east").heal(self.reconciler(source="east").find())
         self.assertEqual(["bound", "free", "ghost", "in flight"], [one.arq for one in healed])
         self.assertEqual({"bound": "east", "free": "east", "by hand": None, "theirs": "west"}, self.live())
         # After a change of the name, the charges of the old name are repaired.
         self.adopt("another ghost", "east")
         self.adopt("also by hand", "east", fpga=1)
-        self.assertEqual(3, self.of("north").claim_source("east"))
+        self.assertEqual(3, self.reconciler(source="north").claim_source("east"))
         expected = {"bound": "north", "free": "north", "another ghost": "north"}
         self.assertEqual({**expected, "also by hand": "east", "by hand": None, "theirs": "west"}, self.live())
-        self.assertEqual(1, len(self.of("north").heal(self.of("north").find())))
+        self.assertEqual(1, len(self.reconciler(source="north").heal(self.reconciler(source="north").find())))
 
     def test_of_bound_arqs(self) -> None:
         """Charged with another source, or without one, and different from the attachment: reported, not changed."""
         for arq, source in (("none", None), ("west", "west"), ("east", "east")):
             self.cloud.bind(arq, gpu=1)
             self.adopt(arq, source, gpu=2)
-        report = self.of("east").find()
+        report = self.reconciler(source="east").find()
         self.assertEqual(["wrong amount"] * 3, [difference.problem for difference in report.differences])
-        self.assertEqual(["east"], [difference.arq for difference in self.of("east").heal(report, force=True)])
+        self.assertEqual(["east"], [one.arq for one in self.reconciler(source="east").heal(report, force=True)])
         self.assertEqual({"none": None, "west": "west", "east": "east"}, self.live())

@@ -60,8 +60,7 @@ class TestRefused(ReconcilerTestCase):
 
         with mock.patch.object(self.engine, "release", release):
             repaired = self.reconciler().heal(report)
-        self.assertEqual(["bound again", "c"], [done.arq for done in repaired])
-        self.assertEqual([{"p0"}, {"p1"}, {"p2"}], calls)
+        self.assertEqual((["bound again", "c"], [{"p0"}, {"p1"}, {"p2"}]), ([done.arq for done in repaired], calls))
         self.assertEqual([(1, 0), (2, 0), (0, 0)], [self.figures(project_id) for project_id in ("p0", "p1", "p2")])
 
     def test_all_are_refused(self) -> None:

@@ -150,8 +150,7 @@ class TestThread(RepairTestCase):
         repair = Repair(made, reached, is_healing=True)
         self.cloud.bind("a")
         self.after_failure(repair)
-        self.assertEqual((3, 2), (reached.call_count, made.call_count))
-        self.assertEqual((1, 0), self.figures())
+        self.assertEqual(((3, 2), (1, 0)), ((reached.call_count, made.call_count), self.figures()))
         self.after_failure(repair)  # a thread that has ended is started again
         self.assertEqual((4, 3), (reached.call_count, made.call_count))
 
@@ -174,7 +173,6 @@ class TestThread(RepairTestCase):
         repair = Repair(made, is_healing=True)
         self.assertTrue(repair.start())
         thread = repair._thread
-        assert thread is not None
         self.assertTrue(began.wait(LONG_SECONDS))
         self.assertFalse(repair.start(compare_all=True))
         self.assertEqual((1, True), (made.call_count, thread.is_alive()))
@@ -208,6 +206,4 @@ class TestTwoConductors(RepairTestCase):
             is_healed.set()
             other.join(LONG_SECONDS)
         self.assertEqual(3, "\n".join(logged.output).count("Repaired: ARQ"), logged.output)
-        self.assertEqual((3, 0), self.figures())
-        self.assertEqual([], self.found())
-        self.assertEqual([], self.quotas.audit(base.ADMIN))
+        self.assertEqual(((3, 0), [], []), (self.figures(), self.found(), self.quotas.audit(base.ADMIN)))

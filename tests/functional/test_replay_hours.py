@@ -10,7 +10,7 @@ import datetime
 import os
 import pathlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import fixtures as fx
 
@@ -66,19 +66,6 @@ class Model:
             self.held.pop(key, None)
 
 
-class TimedTrace(Trace):
-    """Calls ``set_time`` with the time of each event, before it returns it."""
-
-    def __init__(self, path: str, set_time: Callable[[float], None]) -> None:
-        super().__init__(path)
-        self._set_time = set_time
-
-    def __iter__(self) -> Iterator[Event]:
-        for event in super().__iter__():
-            self._set_time(event.time)
-            yield event
-
-
 class TestReplay(base.LedgerTestCase):
     scenarios = fixtures.ON_SQLITE
     settings = {"expire_seconds": 30 * 86400}
@@ -90,12 +77,17 @@ class TestReplay(base.LedgerTestCase):
         path = pathlib.Path(given or f"{self.useFixture(fx.TempDir()).path}/trace.csv")
         if not given:
             generated.generate(path, instances=300)
-        self.trace = TimedTrace(str(path), self.set_time)
+        self.trace, read = Trace(str(path)), Trace.__iter__
+
+        def read_in_time(trace: Trace) -> Iterator[Event]:
+            """Set the clock to the time of each event, before it is replayed."""
+            for event in read(trace):
+                self.clock.now = BEGIN + datetime.timedelta(seconds=int(event.time))
+                yield event
+
+        self.patch(Trace, "__iter__", read_in_time)
         self.events = list(self.trace)
         self.plant({"all": None, **{event.project_id: "all" for event in self.events}})
-
-    def set_time(self, seconds: float) -> None:
-        self.clock.now = BEGIN + datetime.timedelta(seconds=int(seconds))
 
     def model(self, budget_hours: float) -> Model:
         model = Model(budget_hours)
@@ -124,5 +116,4 @@ class TestReplay(base.LedgerTestCase):
         self.assertEqual(+expected, found)
         self.assertGreater(len({month for _, month in found}), 1, "a month ends within the trace")
         (record,) = self.engine.hours.show_budget(ADMIN, "all")
-        assert record.use is not None
         self.assertEqual(model.spent() / HOUR, record.use.spent)

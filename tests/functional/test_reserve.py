@@ -7,19 +7,15 @@ from cyborg_quota import UNLIMITED, Claim, Usage
 from tests import base, fixtures
 
 
-class TestCheck(base.LedgerTestCase):
-    """check() reports what reserve() would, and writes nothing."""
-
-    def test_writes_nothing(self) -> None:
-        self.quotas.check(base.Context("never seen"), {"gpu": 1})
-        for table in ("quota_usages", "reservations", "projects"):
-            self.assertEqual([], self.fetch(f"SELECT * FROM {table}"))
-
-
 class TestShapes(base.LedgerTestCase):
     """What a call returns, and in which order."""
 
     scenarios = fixtures.ON_SQLITE
+
+    def test_check_writes_nothing(self) -> None:
+        self.quotas.check(base.Context("never seen"), {"gpu": 1})
+        for table in ("quota_usages", "reservations", "projects"):
+            self.assertEqual([], self.fetch(f"SELECT * FROM {table}"))
 
     def test_the_order_of_uuids(self) -> None:
         """Also of a repeated call."""
@@ -45,17 +41,6 @@ class TestShapes(base.LedgerTestCase):
         self.assertEqual(5, len(rows))
         again = self.quotas.reserve(self.context, {"fpga": 2, "gpu": 1}, consumer="z")
         self.assertEqual(uuids[:2], again[::-1])
-
-    def test_groups_of_claims(self) -> None:
-        """The group of a claim, or else that of the call; adopted claims too."""
-        claims = [Claim("a", {"gpu": 1, "fpga": 1}, group="g1"), Claim("b", {"gpu": 1}), Claim("c", {"gpu": 1}, "g2")]
-        self.quotas.reserve_many(self.context, claims, group="g")
-        self.quotas.adopt(base.ADMIN, [Claim("d", {"gpu": 1}, "g2")], self.context.project_id, group="g")
-        rows = self.quotas.list_reservations(base.ADMIN)
-        expected = [("a", "g1"), ("a", "g1"), ("b", "g"), ("c", "g2"), ("d", "g2")]
-        self.assertEqual(expected, sorted((str(row.consumer), str(row.group)) for row in rows))
-        self.quotas.release(self.context, group="g2")
-        self.assertEqual((0, 2), self.figures())
 
     def test_usages(self) -> None:
         """Of one project, and of all, sorted; also of a resource that is no longer registered."""

@@ -26,6 +26,9 @@ class ResizeTestCase(base.LedgerTestCase):
     def resize(self, consumer: str = "c", expected: dict[str, int] | None = None, **amounts: int) -> None:
         self.quotas.resize(self.context, amounts, consumer=consumer, expected=expected)
 
+    def transfer(self, to_project: str = "p2", project_id: str = "p1") -> None:
+        self.quotas.transfer(ADMIN, to_project, project_id, consumer="c")
+
     def deltas(self, consumer: str = "c", project_id: str = "p1") -> dict[str, int]:
         rows = self.engine.get_reservations(ADMIN, project_id, consumer=consumer)
         return {row.resource: row.delta for row in rows if row.ended_at is None}
@@ -170,10 +173,8 @@ class TestStaleCaches(ResizeTestCase):
                 consumer = f"{end} {by_uuid} {project_id} {provider}"
                 uuids = other.reserve(self.context, {"gpu": 2}, consumer=consumer, provider=provider)
                 change(consumer)
-                if by_uuid:
-                    getattr(other, end)(ADMIN, uuids)
-                else:
-                    getattr(other, end)(ADMIN, project_id=project_id, consumer=consumer)
+                by_name = {"project_id": project_id, "consumer": consumer}
+                getattr(other, end)(ADMIN, **({"reservations": uuids} if by_uuid else by_name))
                 self.assertEqual(expected, self.figures(project_id))
                 self.engine.release(ADMIN, uuids)
 
@@ -196,9 +197,6 @@ class TestStaleCaches(ResizeTestCase):
 
 class TestTransfer(ResizeTestCase):
     scenarios = fixtures.ON_SQLITE
-
-    def transfer(self, to_project: str = "p2", consumer: str = "c", project_id: str = "p1") -> None:
-        self.quotas.transfer(ADMIN, to_project, project_id, consumer=consumer)
 
     def test_all_that_is_live_moves(self) -> None:
         self.add_provider("n1", gpu=9, fpga=9)

@@ -180,13 +180,11 @@ class TestReserveAgain(StateTestCase):
         (again,) = self.quotas.reserve(self.context, {"gpu": 2}, consumer="c", group="g")
 
         if self.state in ("reserved", "committed"):
-            self.assertEqual(uuid, again)
-            self.assertEqual(COUNTERS[self.state], self.figures())
+            self.assertEqual((uuid, COUNTERS[self.state]), (again, self.figures()))
         else:
             self.assertNotEqual(uuid, again)
             before = "expired" if self.state == "overdue" else self.state
-            self.assertEqual([before, "reserved"], self.states(uuid, again))
-            self.assertEqual((0, 2), self.figures())
+            self.assertEqual(([before, "reserved"], (0, 2)), (self.states(uuid, again), self.figures()))
 
     def test_other_deltas(self) -> None:
         uuid = self.bring_to(self.state)

@@ -98,7 +98,6 @@ class TestEnforcement(TotalTestCase):
         self.assertIn("no total limit for gpu", str(error))
 
     def test_bad_input(self) -> None:
-        wrong: Any
         for wrong in ({}, None, {"gpu": -1}, {"gpu": None}, {"gpu": True}, {"gpu": 2**63}, {"gpu": "5"}):
             self.assertRaises(exceptions.InvalidRequest, self.totals.set_total_limits, ADMIN, wrong)
             self.assertRaises(exceptions.InvalidRequest, self.totals.preview_total_limits, ADMIN, wrong)
@@ -239,8 +238,7 @@ class TestTree(TotalTestCase):
         self.execute(f"DELETE FROM quota_usages {of_total}")
         self.engine.reserve(base.Context("b"), {"gpu": 1})  # caches the path without the total
         self.assertEqual([TOTAL], [one.key.project_id for one in self.quotas.heal(ADMIN)])
-        self.assertEqual(TotalLimit("gpu", 20, 7), self.total())
-        self.assertEqual([TOTAL], self.blockers("b", 14))
+        self.assertEqual((TotalLimit("gpu", 20, 7), [TOTAL]), (self.total(), self.blockers("b", 14)))
 
     def test_a_deleted_row_while_nothing_is_held(self) -> None:
         """No charge makes it again, and the limit is not enforced without it: heal must not wait for a difference."""

@@ -15,9 +15,6 @@ class TestSenderMoves(ResizeTestCase):
         """Move it below ``side``, as another process does."""
         trees.move(hooks.database_of(self.make_engine()), project_id, "side")
 
-    def transfer(self, to_project: str) -> None:
-        self.quotas.transfer(ADMIN, to_project, "p1", consumer="c")
-
     def test_the_sender_moves_meanwhile(self) -> None:
         """The limit above both projects applies, because the sender has left it, also if its new path is cached."""
         self.limits.subtree_limits["root", "gpu"] = 5

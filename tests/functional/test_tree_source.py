@@ -70,8 +70,7 @@ class TestSwitch(TreeSourceTestCase):
         error = self.assertRaises(exceptions.OverQuota, self.by_database.reserve, base.Context("p1"), {"gpu": 2})
         self.assertEqual([("dom", 5)], [(over.project_id, over.limit) for over in error.overs])
         self.limits.move_project(base.ADMIN, "p1", None)
-        self.assertEqual({"p2": "dom"}, self.edges())
-        self.assertEqual({"dom": 2, "p1": 2, "p2": 2}, self.subtrees())
+        self.assertEqual(({"p2": "dom"}, {"dom": 2, "p1": 2, "p2": 2}), (self.edges(), self.subtrees()))
         self.limits.set_limits(base.ADMIN, {"gpu": 50}, "p1")
         self.by_database.reserve(base.Context("p1"), {"gpu": 3})
         self.source.subtree_limits["dom", "gpu"] = 8
@@ -146,8 +145,7 @@ class TestReserve(TreeSourceTestCase):
                 call.result()
         self.assert_invariants()
         held = self.subtrees()
-        self.assertEqual((3, 3), (held["atlas"], held["dom"]))
-        self.assertEqual(3, sum(held.get(leaf, 0) for leaf in leaves))
+        self.assertEqual(((3, 3), 3), ((held["atlas"], held["dom"]), sum(held.get(leaf, 0) for leaf in leaves)))
         expected = {name: parent for path in self.source.paths.values() for name, parent in itertools.pairwise(path)}
         self.assertEqual(expected, self.edges())
 
@@ -208,10 +206,8 @@ class TestImport(TreeSourceTestCase):
             ("add project", "p3", None, "dom"),
             ("move project", "p2", "dom", "p3"),
         ]
-        self.assertEqual(expected, self.import_tree(wanted, dry_run=True))
-        self.assertEqual({"p1": "dom", "p2": "dom"}, self.edges())
-        self.assertEqual(expected, self.import_tree(wanted))
-        self.assertEqual({"p2": "p3", "p3": "dom"}, self.edges())
+        for dry_run, edges in ((True, {"p1": "dom", "p2": "dom"}), (False, {"p2": "p3", "p3": "dom"})):
+            self.assertEqual((expected, edges), (self.import_tree(wanted, dry_run=dry_run), self.edges()))
         self.assertEqual({"dom": 2, "p1": 2, "p2": 2, "p3": 2}, self.subtrees())
         self.assertEqual([], self.import_tree(wanted))
         self.assertEqual([], self.import_tree({"p3": "dom", "dom": None}), "what is not named keeps its parent")
@@ -229,8 +225,7 @@ class TestImport(TreeSourceTestCase):
             self.assertEqual({"p1": "dom", "p2": "dom", "team": "dom"}, self.edges())
             sizes: list[int] = []
             self.assertEqual(["p1", "p2"], [one[1] for one in self.import_tree(wanted, progress=sizes.append)])
-        self.assertEqual([1, 1], sizes)
-        self.assertEqual({"p1": "team", "p2": "team", "team": "dom"}, self.edges())
+        self.assertEqual(([1, 1], {"p1": "team", "p2": "team", "team": "dom"}), (sizes, self.edges()))
 
     def test_refused_before_the_first_write(self) -> None:
         levels = {f"level{number}": f"level{number - 1}" for number in range(1, 9)}
@@ -273,8 +268,7 @@ class TestImport(TreeSourceTestCase):
             for edges in ({"r1": "r0", "r2": "r1"}, {"r2": None, "r1": "r2", "r0": "r1"}):
                 self.import_tree(edges)
                 self.by_noop.reserve(base.Context("r0"), {"gpu": 1})
-        self.assertEqual({"r1": "r2", "r0": "r1"}, self.edges())
-        self.assertEqual({"r2": 2, "r1": 2, "r0": 2}, self.subtrees())
+        self.assertEqual(({"r1": "r2", "r0": "r1"}, {"r2": 2, "r1": 2, "r0": 2}), (self.edges(), self.subtrees()))
         for _ in range(5):
             chance.shuffle(names)
             wanted: dict[str, str | None] = {}

@@ -54,9 +54,8 @@ class TestUnreachable(UnreachableTestCase):
 
     def test_a_row_that_is_locked(self) -> None:
         engine = self.engine_at(self.url)
-        locking = "SELECT id FROM quota_usages WHERE project_id = 'p1' FOR UPDATE"
         with self.sql.begin() as connection:
-            connection.exec_driver_sql(locking).all()
+            connection.exec_driver_sql("SELECT id FROM quota_usages WHERE project_id = 'p1' FOR UPDATE").all()
             self.assertIs(exceptions.DatabaseUnavailable, type(self.reserve(engine)))
             self.assertTrue(engine.ping())
 
@@ -65,11 +64,15 @@ class TestUnreachable(UnreachableTestCase):
         database, password = str(self.sql.url.database), str(self.sql.url.password)
         user = f"few_{database}"[:32]
         self.addCleanup(self.execute, f"DROP USER {user}")
-        if self.backend == "mariadb":
-            self.execute(f"CREATE USER {user} IDENTIFIED BY '{password}' WITH MAX_USER_CONNECTIONS 1")
-            self.execute(f"GRANT ALL PRIVILEGES ON {database}.* TO {user}")
-        else:
-            self.execute(f"CREATE USER {user} PASSWORD '{password}' CONNECTION LIMIT 1")
+        statements = {
+            "mariadb": (
+                f"CREATE USER {user} IDENTIFIED BY '{password}' WITH MAX_USER_CONNECTIONS 1",
+                f"GRANT ALL PRIVILEGES ON {database}.* TO {user}",
+            ),
+            "postgresql": (f"CREATE USER {user} PASSWORD '{password}' CONNECTION LIMIT 1",),
+        }
+        for statement in statements[self.backend]:
+            self.execute(statement)
         url = self.sql.url.set(username=user)
         engine = self.engine_at(url.render_as_string(hide_password=False))
         with sa.create_engine(url, poolclass=sa.NullPool).connect():
