@@ -8,9 +8,8 @@ import dataclasses
 import enum
 import selectors
 import socket
-import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import fixtures
 import sqlalchemy as sa
@@ -27,12 +26,10 @@ class Cut(enum.Enum):
     ANSWERED = "the server has answered it, the answer is lost, and the connection is cut"
 
 
-Choose = Callable[[int], Cut]
-"""Returns what happens to the n-th COMMIT (counted from 1)."""
-
-
-def never(_count: int) -> Cut:
-    return Cut.NOT
+_QUERY = {"mysql": (b"\x03", 4), "postgresql": (b"Q", 0)}
+"""How the message of a query begins, and after how many bytes. (A client sends one, and waits for the answer.)"""
+_WRITES = (b"INSERT", b"UPDATE", b"DELETE", b"EXECUTE", b"-- COMMIT")
+"""A word of each statement that may write. (The last one: a transaction in a single statement.)"""
 
 
 def keep(_count: int) -> bool:
@@ -42,17 +39,18 @@ def keep(_count: int) -> bool:
 class Proxy(fixtures.Fixture):
     """Listens on 127.0.0.1, and forwards to the server of ``url``; clients connect to ``self.url``.
 
-    ``choose`` can be changed at any time, and so can ``is_cut``, which decides whether the n-th statement of any kind
-    is lost before it reaches the server. ``statements``, ``commits`` and ``cuts`` are counters. While ``is_dead`` is
-    set, nothing is forwarded and no connection is closed, as after a power failure of the server's machine. While
-    ``is_refusing`` is set, connections are refused and open ones are closed, as after the end of the server process.
+    ``choose`` says what happens to the n-th COMMIT of a transaction that may have written, counted from 1. It can be
+    changed at any time, and so can ``is_cut``, which decides whether the n-th statement of any kind is lost before it
+    reaches the server. ``statements``, ``commits`` and ``cuts`` are counters. While ``is_dead`` is set, nothing is
+    forwarded and no connection is closed, as after a power failure of the server's machine. While ``is_refusing`` is
+    set, connections are refused and open ones are closed, as after the end of the server process.
     The proxy runs in a thread of its own.
     """
 
-    def __init__(self, url: str, choose: Choose = never) -> None:
+    def __init__(self, url: str) -> None:
         super().__init__()
         self._target = sa.make_url(url)
-        self.choose = choose
+        self.choose: Callable[[int], Cut] = lambda _count: Cut.NOT
         self.is_cut: Callable[[int], bool] = keep
         self.statements = 0
         self.commits = 0
@@ -129,8 +127,7 @@ class Proxy(fixtures.Fixture):
         server.settimeout(None)
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        frames = _mysql_frames if self._target.get_backend_name() in ("mysql", "mariadb") else _postgresql_frames
-        pair = _Pair(client, server, frames)
+        pair = _Pair(client, server)
         self._pairs.add(pair)
         self._selector.register(client, selectors.EVENT_READ, pair)
         self._selector.register(server, selectors.EVENT_READ, pair)
@@ -147,27 +144,25 @@ class Proxy(fixtures.Fixture):
         if not data:
             self._close(pair)
             return
-        for statement in pair.statements(data):
+        mark, offset = _QUERY[self._target.get_backend_name()]
+        if data.startswith(mark, offset):
             self.statements += 1
             if self.is_cut(self.statements):
                 self.cuts += 1
                 self._close(pair)
                 return
-            if not statement.strip(b" ;\0\n").upper().endswith(b"COMMIT"):
-                continue
+        cut = Cut.NOT
+        pair.has_written |= any(word in data for word in _WRITES)
+        if data.strip(b" ;\0\n").upper().endswith(b"COMMIT") and pair.has_written:
+            pair.has_written = False
             self.commits += 1
             cut = self.choose(self.commits)
-            if cut is Cut.NOT:
-                continue
-            self.cuts += 1
-            if cut is not Cut.BEFORE:
-                pair.server.sendall(data)
-            if cut is Cut.ANSWERED:
-                pair.is_doomed = True  # decided when the server answers
-            else:
-                self._close(pair)
-            return
-        pair.server.sendall(data)
+            self.cuts += cut is not Cut.NOT
+        if cut is not Cut.BEFORE:
+            pair.server.sendall(data)
+        pair.is_doomed |= cut is Cut.ANSWERED  # decided when the server answers
+        if cut in (Cut.BEFORE, Cut.BEHIND):
+            self._close(pair)
 
     def _close(self, pair: _Pair) -> None:
         self._pairs.discard(pair)
@@ -183,46 +178,9 @@ class Proxy(fixtures.Fixture):
 
 @dataclasses.dataclass(eq=False)
 class _Pair:
-    """The two ends of one connection, and the bytes of the client's incomplete frame."""
+    """The two ends of one connection."""
 
     client: socket.socket
     server: socket.socket
-    frames: Callable[[bytearray], Iterator[bytes]]
+    has_written: bool = False
     is_doomed: bool = False
-    pending: bytearray = dataclasses.field(default_factory=bytearray)
-
-    def statements(self, data: bytes) -> Iterator[bytes]:
-        self.pending += data
-        return self.frames(self.pending)
-
-
-def _mysql_frames(pending: bytearray) -> Iterator[bytes]:
-    """Frame: length (3 bytes, little-endian), sequence number (1 byte), payload.
-
-    A payload of 0x03 and a text is a query.
-    """
-    while len(pending) >= 4:
-        size = int.from_bytes(pending[:3], "little")
-        if len(pending) < 4 + size:
-            return
-        payload = bytes(pending[4 : 4 + size])
-        del pending[: 4 + size]
-        if payload[:1] == b"\x03":
-            yield payload[1:]
-
-
-def _postgresql_frames(pending: bytearray) -> Iterator[bytes]:
-    """Frame: type (1 byte), length (4 bytes, includes itself), payload.
-
-    "Q" is a query. A startup message has no type.
-    """
-    while len(pending) >= 5:
-        is_opening = pending[0] == 0  # a length below 16 MiB begins with 0, which is no type
-        start = 0 if is_opening else 1
-        size = struct.unpack("!I", pending[start : start + 4])[0]
-        if len(pending) < start + size:
-            return
-        kind, payload = pending[:1], bytes(pending[start + 4 : start + size])
-        del pending[: start + size]
-        if not is_opening and kind == b"Q":
-            yield payload
