@@ -19,21 +19,15 @@ class TestOverflow(base.LedgerTestCase):
         self.assertEqual(before, self.quotas.list_reservations(base.ADMIN))
 
     def test_full(self) -> None:
-        """Also below a limit that is larger than a counter."""
+        """Also below a limit that is larger than a counter. What is used and what is reserved count together."""
         self.limits.own[None, "gpu"] = 2**40
         uuids = self.quotas.reserve(self.context, {"gpu": MAX_AMOUNT})
-        self.assertEqual((0, MAX_AMOUNT), self.figures())
-        self.assert_overflow(self.quotas.reserve, self.context, {"gpu": 1})
-        self.assert_overflow(self.quotas.adopt, base.ADMIN, [base.claim("a", gpu=1)], "p1")
         self.quotas.commit(self.context, uuids)
-        self.assertEqual((MAX_AMOUNT, 0), self.figures())
-        self.quotas.release(self.context, uuids)
-        self.assertEqual((0, 0), self.figures())
-
-    def test_more_than_used_and_reserved(self) -> None:
-        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": MAX_AMOUNT - 1}))
+        self.quotas.resize(self.context, {"gpu": MAX_AMOUNT - 1}, reservation=uuids[0])
         self.quotas.reserve(self.context, {"gpu": 1})
+        self.assertEqual((MAX_AMOUNT - 1, 1), self.figures())
         self.assert_overflow(self.quotas.reserve, self.context, {"fpga": 1, "gpu": 1})
+        self.assert_overflow(self.quotas.adopt, base.ADMIN, [base.claim("a", gpu=1)], "p1")
         self.assertEqual((0, 0), self.figures(resource="fpga"))
 
     def test_more_is_held_than_a_counter_can_show(self) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import traceback
 
-from cyborg_quota import UNLIMITED, Constraint, Over, Usage, exceptions
+from cyborg_quota import Constraint, Over, Usage, exceptions
 from cyborg_quota.ledger.limit_source import PathLimits
 from tests import base
 
@@ -33,8 +33,6 @@ class TestLimits(base.LedgerTestCase):
         error = self.refused({"fpga": 1})
 
         self.assertEqual([Over("p1", "fpga", "project", 5, 1, 5, 0)], error.overs)
-        over = error.overs[0]
-        self.assertEqual((5, 0, None), (over.used, over.reserved, over.subtree))
         self.assertIn("limit 5, used 5, reserved 0, requested 1", str(error))
 
     def test_all_violations_are_named_and_sorted(self) -> None:
@@ -52,32 +50,6 @@ class TestLimits(base.LedgerTestCase):
         self.assertEqual(list(map(str, error.overs)), list(map(str, checked)), "check also says what fits")
         self.assertEqual([], self.quotas.list_reservations(base.ADMIN))
         self.assertEqual(Usage(0, 0, 0), self.quotas.get_usages(self.context)["fpga"])
-
-    def test_no_limit_that_a_counter_can_reach(self) -> None:
-        for limit, available in ((UNLIMITED, None), (2**80, 2**80 - 10**6)):
-            self.limits.own[None, "gpu"] = self.limits.subtree_limits["p1", "gpu"] = limit
-            uuids = self.quotas.reserve(self.context, {"gpu": 10**6})
-            usage = self.quotas.get_usages(self.context)["gpu"]
-            self.assertEqual((limit, 10**6, available), (usage.limit, usage.reserved, usage.available))
-            self.quotas.rollback(self.context, uuids)
-
-    def test_a_lowered_limit(self) -> None:
-        """No new reserve is granted; existing reservations can be settled and released, and expire (I6)."""
-        held = self.quotas.reserve(self.context, {"gpu": 4})
-        self.quotas.commit(self.context, held)
-        first, second, third = (self.quotas.reserve(self.context, {"gpu": 2}) for _ in range(3))
-        self.limits.own[None, "gpu"] = 3
-
-        self.assertEqual(-7, self.quotas.get_usages(self.context)["gpu"].available)
-        self.refused({"gpu": 1})
-        self.quotas.commit(self.context, first)
-        self.assertEqual((6, 4), self.figures())
-        self.quotas.rollback(self.context, second)
-        self.make_overdue(*third)
-        self.assertEqual(1, self.quotas.expire(base.ADMIN))
-        self.quotas.release(self.context, held)
-        self.assertEqual((2, 0), self.figures())
-        self.quotas.reserve(self.context, {"gpu": 1})
 
     def test_a_constraint_on_an_unrelated_project_is_an_error(self) -> None:
         self.limits.bounds = lambda states, resources: [  # type: ignore[method-assign]

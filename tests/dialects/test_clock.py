@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import datetime
-import types
-from unittest import mock
 
-from cyborg_quota import validation
 from tests import base, held_clock
 from tests.functional.test_expiry import HOUR, SECOND, UTC, ExpiryTestCase, utc_now
 
@@ -32,21 +29,6 @@ class TestClock(ExpiryTestCase):
             (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, expire)
             found = self.expire_of(uuid)
             self.assertTrue(before + HOUR - SECOND < found < utc_now() + HOUR + SECOND, found)
-
-    def test_a_caller_whose_clock_is_wrong(self) -> None:
-        """A datetime is converted by the caller's own clock, so its error of ten minutes does not matter."""
-        for minutes in (-10, 10):
-            error = datetime.timedelta(minutes=minutes)
-
-            class Wrong(datetime.datetime):
-                @classmethod
-                def now(cls, tz: datetime.tzinfo | None = None, error: datetime.timedelta = error) -> datetime.datetime:
-                    return super().now(tz) + error
-
-            wrong = types.SimpleNamespace(datetime=Wrong, timezone=datetime.timezone, timedelta=datetime.timedelta)
-            with mock.patch.object(validation, "datetime", wrong):
-                (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, Wrong.now(UTC) + HOUR)
-            self.assertLess(abs(self.expire_of(uuid) - utc_now() - HOUR), 5 * SECOND)
 
     def test_exact_expiry_time(self) -> None:
         """At its expiry a reservation is overdue; one microsecond earlier it is not."""

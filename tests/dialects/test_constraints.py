@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from tests import base
 
-USAGE = {
+USAGE: dict[str, object] = {
     "project_id": "p",
     "resource": "gpu",
     "pod": "",
@@ -18,10 +18,16 @@ USAGE = {
     "subtree": 0,
     "generation": 0,
 }
-ROW = {
+ROW: dict[str, object] = {
     "uuid": "u", "usage_id": 1, "project_id": "p", "resource": "gpu", "delta": 1, "state": "reserved",
     "deleted": False, "live": 1, "consumer_id": "c",
 }  # fmt: skip
+BINDING: dict[str, object] = {
+    "project_id": "p", "availability_zone": "", "affinity_hash": "", "current": 1, "pod": "p1",
+    "resource_affinity": "{}", "starts_at": "2001-01-01 00:00:00", "reason": "first",
+}  # fmt: skip
+REPLAY: dict[str, object] = {"digest": "d", "line": 0, "position": 0}
+COUNTERS = ("reserved", "used", "subtree")
 STATES = ("reserved", "committed", "rolled_back", "expired", "released")
 
 
@@ -36,29 +42,42 @@ class TestConstraints(base.LedgerTestCase):
         error = self.assertRaises(sa.exc.DBAPIError, self.insert, table, values)
         self.assertTrue(any(word in str(error.orig) for word in words), str(error.orig))
 
-    def test_usages(self) -> None:
-        for counter in ("reserved", "used", "subtree"):
-            self.refused("quota_usages", USAGE | {counter: -1}, f"ck_quota_usages_{counter}")
-        for column in USAGE:
-            self.refused("quota_usages", USAGE | {column: None}, column)
-        self.insert("quota_usages", USAGE)
-        self.refused(
-            "quota_usages",
-            USAGE,
-            "uq_quota_usages_project_pod_resource",
-            "quota_usages.project_id, quota_usages.pod, quota_usages.resource",
-        )
-        for other in ({"resource": "GPU"}, {"project_id": "P"}, {"pod": "p1"}, {"pod": "P1"}):
-            self.insert("quota_usages", USAGE | other)
+    def test_columns(self) -> None:
+        changes: list[tuple[str, dict[str, object], dict[str, object], str]] = [
+            *(("quota_usages", USAGE, {counter: -1}, f"ck_quota_usages_{counter}") for counter in COUNTERS),
+            *(("quota_usages", USAGE, {column: None}, column) for column in USAGE),
+            *(("reservations", ROW, {column: None}, column) for column in ROW if column not in ("live", "consumer_id")),
+            ("reservations", ROW, {"state": "lost"}, "ck_reservations_"),
+            *(("reservations", ROW, {"delta": delta}, "ck_reservations_delta") for delta in (0, -1)),
+            # (NULL would be ignored by the key.)
+            *(("pod_bindings", BINDING, {column: None}, column) for column in ("availability_zone", "affinity_hash")),
+        ]
+        for table, row, change, word in changes:
+            self.refused(table, row | change, word)
 
-    def test_reservations(self) -> None:
-        for column in ("uuid", "usage_id", "project_id", "resource", "delta", "state", "deleted"):
-            self.refused("reservations", ROW | {column: None}, column)
-        self.refused("reservations", ROW | {"state": "lost"}, "ck_reservations_")
-        for delta in (0, -1):
-            self.refused("reservations", ROW | {"delta": delta}, "ck_reservations_delta")
-        self.insert("reservations", ROW)
-        self.refused("reservations", ROW | {"consumer_id": "d"}, "uq_reservations_uuid", "reservations.uuid")
+    def test_unique_keys(self) -> None:
+        """Two rows with the same key, of which the second is refused, and others that are different."""
+        usage_key = "quota_usages.project_id, quota_usages.pod, quota_usages.resource"
+        usages = ({"resource": "GPU"}, {"project_id": "P"}, {"pod": "p1"}, {"pod": "P1"})
+        keys = ({"availability_zone": "z"}, {"affinity_hash": "h"})
+        ended = ({"current": None}, {"current": None})  # they are not in the key
+        for table, row, same, words, others in (
+            ("quota_usages", USAGE, {}, ("uq_quota_usages_project_pod_resource", usage_key), usages),
+            ("reservations", ROW, {"consumer_id": "d"}, ("uq_reservations_uuid", "reservations.uuid"), ()),
+            (
+                "pod_bindings",
+                BINDING,
+                {"pod": "p2"},
+                ("uq_pod_bindings_current", "pod_bindings.current"),
+                ended + keys,
+            ),
+            ("projects", {"project_id": "p", "generation": 0}, {}, ("projects", "PRIMARY"), ({"project_id": "P"},)),
+            ("replays", REPLAY, {}, ("replays", "PRIMARY"), ({"digest": "D"},)),
+        ):
+            self.insert(table, row)
+            self.refused(table, row | same, *words)
+            for other in others:
+                self.insert(table, row | other)
 
     def test_deleted_and_live_follow_the_state(self) -> None:
         allowed = 0
@@ -80,8 +99,8 @@ class TestConstraints(base.LedgerTestCase):
         key = ("uq_reservations_live_consumer", "reservations.consumer_id")
         ended = {"state": "expired", "deleted": True, "live": None}
         self.insert("reservations", ROW)
-        self.refused("reservations", ROW | {"uuid": "2"}, *key)
-        self.refused("reservations", ROW | {"uuid": "2", "state": "committed"}, *key)
+        for state in ("reserved", "committed"):
+            self.refused("reservations", ROW | {"uuid": "2", "state": state}, *key)
         for number, other in enumerate(
             (
                 ended,
@@ -96,23 +115,3 @@ class TestConstraints(base.LedgerTestCase):
             self.insert("reservations", ROW | {"uuid": f"other {number}"} | other)
         self.execute("UPDATE reservations SET state = 'released', deleted = TRUE, live = NULL WHERE uuid = 'u'")
         self.insert("reservations", ROW | {"uuid": "again"})
-
-    def test_one_current_binding(self) -> None:
-        """For each project, zone and tags; ended bindings are not in the key."""
-        binding: dict[str, object] = {
-            "project_id": "p", "availability_zone": "", "affinity_hash": "", "current": 1, "pod": "p1",
-            "resource_affinity": "{}", "starts_at": "2001-01-01 00:00:00", "reason": "first",
-        }  # fmt: skip
-        for column in ("availability_zone", "affinity_hash"):  # NULL would be ignored by the key
-            self.refused("pod_bindings", binding | {column: None}, column)
-        self.insert("pod_bindings", binding)
-        self.refused("pod_bindings", binding | {"pod": "p2"}, "uq_pod_bindings_current", "pod_bindings.current")
-        for other in ({"current": None}, {"current": None}, {"availability_zone": "z"}, {"affinity_hash": "h"}):
-            self.insert("pod_bindings", binding | other)
-
-    def test_projects_and_replays(self) -> None:
-        project, replay = {"project_id": "p", "generation": 0}, {"digest": "d", "line": 0, "position": 0}
-        for table, row, other in (("projects", project, {"project_id": "P"}), ("replays", replay, {"digest": "D"})):
-            self.insert(table, row)
-            self.refused(table, row, table, "PRIMARY")
-            self.insert(table, row | other)

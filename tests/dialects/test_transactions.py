@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-import functools
 from unittest import mock
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exc
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import models, path_state
-from cyborg_quota.types import ResourceKey, UsageKey
+from cyborg_quota.db import models
 from tests import base, hooks
 
-KEYS = [ResourceKey("gpu"), ResourceKey("fpga")]
 COUNT = sa.select(sa.func.count()).select_from(models.quota_usages)
 
 
@@ -22,23 +18,6 @@ class TestTransactions(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.database = hooks.database_of(self.engine)
-
-    def test_missing_rows_are_added_once(self) -> None:
-        """An INSERT of a row that exists is ignored, and the row keeps its counters."""
-        self.quotas.reserve(self.context, {"gpu": 2})
-        for key in [*KEYS, *KEYS]:
-            self.database.write(functools.partial(path_state.make_row, key=UsageKey("p1", *key)))
-        self.assertEqual(2, self.database.read(lambda connection: connection.execute(COUNT).scalar_one()))
-        self.assertEqual([(0, 2), (0, 0)], [self.figures(resource=key.resource) for key in KEYS])
-
-    def test_a_duplicate_key(self) -> None:
-        """oslo.db recognizes it."""
-        self.quotas.reserve(self.context, {"gpu": 1})
-        copy = sa.insert(models.quota_usages).from_select(
-            [one.name for one in models.quota_usages.c if one.name != "id"],
-            sa.select(*(one for one in models.quota_usages.c if one.name != "id")),
-        )
-        self.assertRaises(db_exc.DBDuplicateEntry, self.database.write, lambda connection: connection.execute(copy))
 
     def test_a_wrong_statement_is_not_retried(self) -> None:
         statement = sa.text("SELECT * FROM nothing")
