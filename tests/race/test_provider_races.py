@@ -254,12 +254,12 @@ def detect_naive_code(test: Any, engines: Engines, url: str, settle: Callable[[]
     # A claim: both read that 1 is free.
     add(engines[0], "naive")
     claim(CAPACITY - 1, "naive")
-    naive.claim(sql, "naive", 1, lambda: claim(1, "naive"))
+    naive.change(sql, naive.CLAIM, lambda: claim(1, "naive"), provider="naive", amount=1)
     test.assertEqual([CAPACITY + 1], [one.used for one in capacity.list_inventories(ADMIN, "naive")])
 
     # A change of the inventory: what was claimed since the read is free again.
     add(engines[0], "naively changed")
-    naive.set_total(sql, "naively changed", CAPACITY, lambda: claim(5, "naively changed"))
+    naive.change(sql, naive.SET_TOTAL, lambda: claim(5, "naively changed"), provider="naively changed", total=CAPACITY)
     claim(CAPACITY, "naively changed")
     (record,) = capacity.list_inventories(ADMIN, "naively changed")
     test.assertEqual(CAPACITY + 5, record.used)
@@ -267,7 +267,7 @@ def detect_naive_code(test: Any, engines: Engines, url: str, settle: Callable[[]
     # A removal: the claim is left without a provider.
     add(engines[0], "naively removed")
     before = len(engines[0].audit(ADMIN))
-    naive.remove_provider(sql, "naively removed", lambda: claim(5, "naively removed"))
+    naive.change(sql, naive.REMOVE, lambda: claim(5, "naively removed"), provider="naively removed")
     settle()
     test.assertEqual(before + 1, len(engines[0].audit(ADMIN)))
     test.assertRaises(exceptions.ProviderNotFound, capacity.show_provider, ADMIN, "naively removed")

@@ -80,14 +80,11 @@ class TestLimitRace(RaceTestCase):
     def test_naive_is_detected(self) -> None:
         """Read, compare, write admits too much if all processes read before any writes: this kind of test can fail."""
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))
-        [(usage_id,)] = self.fetch("SELECT id FROM quota_usages")
         self.execute(f"UPDATE quota_usages SET reserved = {LIMIT - 1}, subtree = {LIMIT - 1}")
         between = once(PROCESSES)
 
-        def job() -> bool:
-            return naive.reserve_one(sa.create_engine(self.url, connect_args={"timeout": 60}), usage_id, LIMIT, between)
-
-        self.assertEqual([True] * PROCESSES, race(*[job] * PROCESSES))
+        sql = sa.create_engine(self.url, connect_args={"timeout": 60})
+        race(*[functools.partial(naive.change, sql, naive.RESERVE, between, limit=LIMIT)] * PROCESSES)
         self.assertEqual((0, LIMIT - 1 + PROCESSES), self.figures())
 
 
