@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
+from collections.abc import Iterator
 
 import sqlalchemy as sa
+import testtools
 
 from cyborg_quota import Claim
 from tests.faults.load import Caller, Ledger, Request
@@ -18,6 +21,22 @@ _OTHERS = {
     "postgresql": "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()",
 }
 _KILL = {"mysql": "KILL {}", "postgresql": "SELECT pg_terminate_backend({})"}
+
+
+class StepsTestCase(testtools.TestCase):
+    """A test of several steps, because its servers take longer to start than each of them."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.seed = random.randrange(2**32)
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """The message of a failure names the step."""
+        try:
+            yield
+        except Exception as error:
+            raise AssertionError(f"{name} (seed {self.seed}): {error}") from error
 
 
 def kill_server(ledger: Ledger, server: Server, seconds: float, seed: int) -> int:

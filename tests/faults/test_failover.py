@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The primary database server is lost, and its replica is promoted. Clients follow it by their URL or a proxy.
 
-One test for each kind of server, because starting a pair takes longer than each of its steps; a step that fails is
-named in the message.
+One test for each kind of server.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -46,22 +43,14 @@ SERVED_AGAIN_SECONDS = 10.0
 SHORT = {"statement_timeout_seconds": 2, "retry_seconds": 1.0, "connect_timeout_seconds": 2}
 
 
-class TestFailover(base.BackendTestCase):
+class TestFailover(outages.StepsTestCase, base.BackendTestCase):
     scenarios = fixtures.SCENARIOS[1:]
 
     def setUp(self) -> None:
         super().setUp()
         self.pair = PAIRS[self.backend]()
         needs.start(self, self.pair)  # type: ignore[arg-type]
-        self.seed = random.randrange(2**32)
         self.proxy = self.useFixture(Proxy(self.pair.primary.url))
-
-    @contextlib.contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            raise AssertionError(f"{name} (seed {self.seed}): {error}") from error
 
     def url(self, database: str) -> str:
         """What an operator configures so that clients follow a promotion: libpq's list of hosts, or a proxy."""
@@ -190,14 +179,13 @@ class TestFailover(base.BackendTestCase):
     def wait_until_served(self, ledger: Ledger, seconds: float = SERVED_SECONDS) -> None:
         """Wait until each worker has completed three more calls."""
         seen = ledger.journal.size
-        deadline = time.monotonic() + seconds
-        while True:
+
+        def are_served() -> bool:
             done = [entry.request.split("-")[0] for entry in ledger.journal.entries(seen) if entry.word == OK]
-            if all(done.count(f"w{number}") >= 3 for number in range(WORKERS)):
-                return
-            if time.monotonic() > deadline:
-                raise AssertionError(f"not all workers were served within {seconds:.0f} s: {sorted(done)}")
-            time.sleep(0.05)
+            return all(done.count(f"w{number}") >= 3 for number in range(WORKERS))
+
+        machine.wait_until(are_served, seconds)
+        self.assertTrue(are_served(), f"not all workers were served within {seconds:.0f} s")
 
     def lagging(self, ledger: Ledger) -> None:
         """The control, as in the operator guide: lost reservations are named, and the rest is consistent."""
