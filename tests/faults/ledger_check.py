@@ -70,8 +70,8 @@ class Report:
 
 _NOTE = "INSERT INTO limits_passed (project_id, resource, held) SELECT"
 _IF_OVER_LIMIT = (
-    f"{_NOTE} NEW.project_id, NEW.resource, NEW.used + NEW.reserved FROM limits_watched"
-    " WHERE resource = NEW.resource AND NEW.used + NEW.reserved > most"
+    f"{_NOTE} NEW.project_id, NEW.resource, NEW.used + NEW.reserved FROM (SELECT 1) AS one"
+    " WHERE NEW.used + NEW.reserved > CASE NEW.resource {limits} END"
 )
 _IF_OVER_CAPACITY = (
     f"{_NOTE} NEW.provider_id, NEW.resource, NEW.used FROM (SELECT 1) AS one WHERE NEW.used > NEW.capacity"
@@ -90,24 +90,14 @@ def _watch(connection: sa.Connection, table: str, note: str) -> None:
         connection.exec_driver_sql(f"{trigger} FOR EACH ROW {block}")
 
 
-def watch_capacity(url: str) -> None:
-    """Record every version of an inventory of which more is used than its capacity, after ``watch_limits``."""
+def watch(url: str, limits: Mapping[str, int]) -> None:
+    """Record every version of a usage row that exceeds the limit of its resource, and of an inventory its capacity."""
+    columns = "project_id VARCHAR(64), resource VARCHAR(64), held INTEGER"
+    cases = " ".join(f"WHEN '{resource}' THEN {most}" for resource, most in limits.items())
     with sa.create_engine(url, poolclass=sa.NullPool).begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE limits_passed ({columns})")
+        _watch(connection, "quota_usages", _IF_OVER_LIMIT.format(limits=cases))
         _watch(connection, "inventories", _IF_OVER_CAPACITY)
-
-
-def watch_limits(url: str, limits: Mapping[str, int]) -> None:
-    """Record every version of a usage row that exceeds the limit of its resource."""
-    with sa.create_engine(url, poolclass=sa.NullPool).begin() as connection:
-        serial = {"mysql": "INTEGER PRIMARY KEY AUTO_INCREMENT", "postgresql": "SERIAL PRIMARY KEY"}
-        number = serial.get(connection.dialect.name, "INTEGER PRIMARY KEY")
-        connection.exec_driver_sql(
-            f"CREATE TABLE limits_passed (id {number}, project_id VARCHAR(64), resource VARCHAR(64), held INTEGER)"
-        )
-        connection.exec_driver_sql("CREATE TABLE limits_watched (resource VARCHAR(64) PRIMARY KEY, most INTEGER)")
-        for resource, most in limits.items():
-            connection.exec_driver_sql(f"INSERT INTO limits_watched VALUES ('{resource}', {most})")
-        _watch(connection, "quota_usages", _IF_OVER_LIMIT)
 
 
 def check(url: str, engine: QuotaEngine, journal: Journal) -> Report:

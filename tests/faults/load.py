@@ -277,7 +277,7 @@ class Ledger(fixtures.Fixture):
 
     def _setUp(self) -> None:
         our_fixtures.create_schema(self.url)
-        ledger_check.watch_limits(self.url, self.limits)
+        ledger_check.watch(self.url, self.limits)
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.journal = Journal(pathlib.Path(directory.name) / "journal")
@@ -290,7 +290,6 @@ class Ledger(fixtures.Fixture):
             settle(context, self.engine.reserve(context, {"gpu": 1, "fpga": 1}, consumer="warm"))
             self.engine.release(context, consumer="warm")
         if self._with_capacity:
-            ledger_check.watch_capacity(self.url)
             for name in PROVIDERS:
                 self.engine.capacity.add_provider(base.ADMIN, name)
                 inventories = {key: Inventory(total) for key, total in CAPACITY.items()}

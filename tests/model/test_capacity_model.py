@@ -204,18 +204,6 @@ class CapacityHistories(test_model.Histories):
 
         self.both(mine, lambda: self.capacity.set_inventories(base.ADMIN, name, {resource: inventory}))
 
-    @stateful.rule(name=PROVIDERS, inventory=INVENTORIES)
-    def set_inventory_with_a_stale_generation(self, name: str, inventory: Inventory) -> None:
-        if name not in self.places.providers:
-            return
-        generation = self.capacity.show_provider(base.ADMIN, name).generation
-        self.set_inventory(name, "gpu", inventory)
-        try:
-            self.capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(99)}, generation=generation)
-        except exceptions.ProviderConflict:
-            return
-        raise AssertionError("a stale writer was not refused")
-
     @stateful.rule(name=PROVIDERS, resource=test_model.RESOURCES, amount=st.integers(0, 4))
     def set_used_elsewhere(self, name: str, resource: str, amount: int) -> None:
         def mine() -> None:
