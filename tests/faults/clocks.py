@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import multiprocessing
@@ -18,13 +19,12 @@ from unittest import mock
 import fixtures
 import sqlalchemy as sa
 
-from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota import exceptions
 from cyborg_quota.db import overrides
-from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-from tests import base
+from tests import base, hooks
 from tests import fixtures as our_fixtures
 
 CONTEXT = base.Context("p")
@@ -46,18 +46,12 @@ class Calls:
     """The calls on one database, in a process whose clock may be wrong."""
 
     def __init__(self, url: str) -> None:
-        self.engine = our_fixtures.make_engine(url)
-        self.sql = sa.create_engine(url)
-        driver = DbQuotaDriver(
-            DriverSettings(database=our_fixtures.settings(url)), DatabaseLimitDriver(Flat(), InitialLimits())
+        self.engine = our_fixtures.make_engine(
+            url, DatabaseLimitDriver(Flat(), InitialLimits(), missing_is_unlimited=True)
         )
-        self.limited = QuotaEngine(driver)
-        self.limited.register_resources(["gpu"])
 
     def close(self) -> None:
-        for engine in (self.engine, self.limited):
-            engine.close()
-        self.sql.dispose()
+        self.engine.close()
 
     def time(self) -> float:
         return time.time()
@@ -66,13 +60,8 @@ class Calls:
         """Reserve one for some seconds, or until a moment that this process computes."""
         return self.engine.reserve(CONTEXT, {"gpu": 1}, at(seconds) if is_moment else seconds)
 
-    def commit(self, uuids: list[str]) -> str | None:
-        """Return the name of the error, if there is one."""
-        try:
-            self.engine.commit(CONTEXT, uuids)
-        except exceptions.QuotaError as error:
-            return type(error).__name__
-        return None
+    def commit(self, uuids: list[str]) -> None:
+        self.engine.commit(CONTEXT, uuids)
 
     def release(self, uuids: list[str]) -> None:
         self.engine.release(CONTEXT, uuids)
@@ -82,21 +71,21 @@ class Calls:
 
     def naive_expire(self) -> int:
         """The naive implementation: it compares the expiry with the clock of this process."""
-        with self.sql.begin() as connection:
+        with hooks.database_of(self.engine).engine.begin() as connection:
             return connection.execute(sa.text(_NAIVE_EXPIRE), {"now": at(0).replace(tzinfo=None)}).rowcount
 
     def room(self) -> int:
         """How many of a resource fit, by the limits in the tables."""
-        usage = self.limited.get_usages(CONTEXT)["gpu"]
-        over = self.limited.check(CONTEXT, {"gpu": max(usage.available or 0, 0) + 1})
+        usage = self.engine.get_usages(CONTEXT)["gpu"]
+        over = self.engine.check(CONTEXT, {"gpu": max(usage.available or 0, 0) + 1})
         assert [one.limit for one in over] == [usage.limit], (over, usage)
         return usage.available or 0
 
     def override(self, limit: int, start: float, end: float) -> str:
         """Make an override; its span is in seconds from now, by the clock of the database."""
-        now = self.limited._driver.database.read(overrides.now)
+        now = self.engine._driver.database.read(overrides.now)
         span = [now + datetime.timedelta(seconds=seconds) for seconds in (start, end)]
-        return self.limited.limits.set_overrides(base.ADMIN, {"gpu": limit}, "p", span[1], start=span[0])[0].id
+        return self.engine.limits.set_overrides(base.ADMIN, {"gpu": limit}, "p", span[1], start=span[0])[0].id
 
 
 def at(seconds: float) -> datetime.datetime:
@@ -145,17 +134,14 @@ LIVES_SECONDS = (2, 8, 32)
 """A longer one follows if a busy machine made the calls too late for the one before."""
 
 
-def find_skew_violations(workers: list[Worker], rng: random.Random) -> list[str]:
-    """Make all workers reserve, then expire too early, then too late; returns the violations, as sentences."""
-    for life_seconds in LIVES_SECONDS:
-        problems = _violations(workers, rng, life_seconds)
-        if problems is not None:
-            return problems
-    raise AssertionError(f"the calls take longer than {LIVES_SECONDS[-1]} seconds")
+def check_skew(workers: list[Worker], rng: random.Random) -> None:
+    """Make all workers reserve, then expire too early, then too late. Raises AssertionError."""
+    if not any(_is_checked(workers, rng, life_seconds) for life_seconds in LIVES_SECONDS):
+        raise AssertionError(f"the calls take longer than {LIVES_SECONDS[-1]} seconds")
 
 
-def _violations(workers: list[Worker], rng: random.Random, life_seconds: int) -> list[str] | None:
-    """None: the machine was too slow."""
+def _is_checked(workers: list[Worker], rng: random.Random, life_seconds: int) -> bool:
+    """False: the machine was too slow."""
     for worker in workers:
         worker.calls.expire()  # connected, and caches filled
     began = time.monotonic()
@@ -164,23 +150,23 @@ def _violations(workers: list[Worker], rng: random.Random, life_seconds: int) ->
         uuids += worker.calls.reserve(life_seconds) + worker.calls.reserve(life_seconds, True)
     all_made = time.monotonic()
     swept = sum(worker.calls.expire() for worker in workers)
-    problems = [f"{swept} reservations expired before their time"] if swept else []
+    assert not swept or time.monotonic() - began > life_seconds, f"{swept} reservations expired before their time"
     rng.shuffle(uuids)
-    for worker in workers:  # each settles a reservation of any worker
-        uuid = uuids.pop()
-        if worker.calls.commit([uuid]) is not None:
-            problems.append(f"a clock {worker.skew_seconds} s off cannot commit what is in time")
-        worker.calls.release([uuid])
+    left = list(workers)
+    with contextlib.suppress(exceptions.ReservationExpired):
+        while left:  # each settles a reservation of any worker
+            uuid = uuids.pop()
+            left[-1].calls.commit([uuid])
+            left.pop().calls.release([uuid])
     if time.monotonic() - began > life_seconds - 1:
         workers[0].calls.release(uuids)
-        return None
+        return False
+    assert not left, f"a clock {left[-1].skew_seconds} s off cannot commit what is in time"
     time.sleep(max(0.0, all_made + life_seconds + 0.2 - time.monotonic()))
-    worker = rng.choice(workers)
-    overdue = uuids.pop()
-    if (answer := worker.calls.commit([overdue])) != "ReservationExpired":
-        problems.append(f"a clock {worker.skew_seconds} s off commits what is overdue: {answer}")
+    with contextlib.suppress(exceptions.ReservationExpired):
+        rng.choice(workers).calls.commit([uuids.pop()])
+        raise AssertionError("what is overdue was committed")
     slowest = min(workers, key=lambda one: one.skew_seconds)
     expired = slowest.calls.expire()
-    if expired != len(uuids):
-        problems.append(f"a clock {slowest.skew_seconds} s off expires {expired} of {len(uuids)} that are overdue")
-    return problems
+    assert expired == len(uuids), f"{expired} of {len(uuids)} that are overdue expired"
+    return True

@@ -180,8 +180,8 @@ def clock_skew(stage: Stage) -> None:
             skews = (clocks.SKEW_SECONDS, -clocks.SKEW_SECONDS, 0)
             workers = [stack.enter_context(clocks.Worker(ledger.url, skew)) for skew in skews]
             for _ in range(4):
-                problems = clocks.find_skew_violations(workers, stage.rng)
-                stage.report(Report(calls=20, checks=5, problems=problems), 2)
+                clocks.check_skew(workers, stage.rng)
+                stage.report(Report(calls=20, checks=5), 2)
 
 
 def simulation(stage: Stage) -> None:

@@ -53,44 +53,42 @@ class TestAnswers(RestoreTestCase):
         """Each call on a reservation that was made after the backup, from the process that made it and from another
         one.
         """
-        self.attach("known")
         self.back_up()
         lost = {name: self.quotas.reserve(self.context, {"gpu": 1}, consumer=name) for name in "abcdefgh"}
         held = self.attach("held")
         self.restore()
-        for quotas, (first, second, third, fourth) in ((self.quotas, "abcd"), (self.another_process(), "efgh")):
-            for call, name in (("commit", first), ("rollback", second), ("release", third), ("extend", fourth)):
+        for quotas, names in ((self.quotas, "abcd"), (self.another_process(), "efgh")):
+            for call, name in zip(("commit", "rollback", "extend", "release"), names, strict=True):
                 settle = functools.partial(self.assertRaises, exceptions.ReservationNotFound, getattr(quotas, call))
                 settle(self.context, lost[name])
                 if call != "release":
                     settle(self.context, consumer=name)
-            quotas.release(self.context, consumer=first)
-            quotas.release(self.context, consumer="held")
+            for consumer in (names[0], "held"):
+                quotas.release(self.context, consumer=consumer)
             self.assertRaises(exceptions.ReservationNotFound, quotas.release, self.context, held)
-            again = quotas.reserve(self.context, {"gpu": 1}, consumer=first)
-            self.assertEqual(set(), set(again) & set(lost[first]))
-            quotas.commit(self.context, again)
-        self.assertEqual((3, 0), self.figures())
+            again = quotas.reserve(self.context, {"gpu": 1}, consumer=names[0])
+            self.assertNotIn(again[0], lost[names[0]])
+        self.assertEqual((0, 2), self.figures())
 
     def test_reservations_made_before_the_backup(self) -> None:
         """What was settled after the backup has its earlier state again; the same call settles it again."""
-        reserved = self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
-        given_up = self.quotas.reserve(self.context, {"gpu": 1}, consumer="b")
+        reserved, given_up = (self.quotas.reserve(self.context, {"gpu": 1}, consumer=consumer) for consumer in "ab")
         detached, changed = self.attach("c"), self.attach("d")
+
+        def settle() -> None:
+            self.quotas.commit(self.context, reserved)
+            self.quotas.rollback(self.context, given_up)
+            self.quotas.release(self.context, detached)
+            self.quotas.release(self.context, changed)
+            self.assertEqual((1, 0), self.figures())
+
         self.back_up()
-        self.quotas.commit(self.context, reserved)
-        self.quotas.rollback(self.context, given_up)
-        self.quotas.release(self.context, detached)
-        self.quotas.release(self.context, changed)
+        settle()
         self.restore()
         self.assertEqual((2, 2), self.figures())
         two = {"gpu": 2}
         self.assertRaises(exceptions.ReservationConflict, self.quotas.reserve, self.context, two, consumer="d")
-        self.quotas.release(self.context, consumer="d")
-        self.quotas.commit(self.context, reserved)
-        self.quotas.rollback(self.context, given_up)
-        self.quotas.release(self.context, consumer="c")
-        self.assertEqual((1, 0), self.figures())
+        settle()
 
     def test_an_attachment_is_charged(self) -> None:
         """The restore happens while the device is being attached."""
@@ -107,7 +105,7 @@ class TestAnswers(RestoreTestCase):
             self.quotas.reserve(context, {"gpu": 1})
         self.restore()
         other = self.another_process()
-        for quotas, context in [*((other, one) for one in new), *((self.quotas, one) for one in lost)]:
+        for quotas, context in zip([other] * 3 + [self.quotas] * 3, new + lost, strict=True):
             quotas.reserve(context, {"gpu": 1})
         self.assertEqual([1] * 6, [other.get_usages(context)["gpu"].reserved for context in (*lost, *new)])
 
@@ -193,11 +191,11 @@ class TestCyborg(RestoreTestCase):
         in_flight = self.quotas.reserve(self.context, {"gpu": 1}, consumer="bound later")
         self.back_up()
         self.attach("bound and lost")
-        cloud.bind("bound and lost")
         self.quotas.release(self.context, consumer="unbound later")
-        del cloud.arqs["unbound later"]
         self.quotas.commit(self.context, in_flight)
-        cloud.bind("bound later")
+        del cloud.arqs["unbound later"]
+        for arq in ("bound and lost", "bound later"):
+            cloud.bind(arq)
         self.restore()
         self.make_overdue(*in_flight)
         self.assertEqual(1, self.quotas.expire(base.ADMIN))

@@ -29,6 +29,10 @@ REMOVE = (
     "DELETE FROM inventories WHERE provider_id = :id",
     "DELETE FROM resource_providers WHERE id = :id",
 )
+METER = (
+    "SELECT id, metered FROM quota_usages WHERE project_id = :project",
+    "UPDATE quota_usages SET subtree = subtree + 1, metered = :metered - :second WHERE id = :id",
+)
 
 
 def change(sql: sa.Engine, statements: tuple[str, ...], between: Callable[[], object], **parameters: object) -> None:

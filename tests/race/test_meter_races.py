@@ -19,6 +19,7 @@ from cyborg_quota.db import clock
 from tests import base, fixtures, on_sqlite
 from tests.base import ADMIN
 from tests.model.meters import FloatHours, MeteredClaim
+from tests.race import naive
 from tests.race.workers import PATIENT, once, race, race_beside
 from tests.specifications import test_meter
 
@@ -141,23 +142,13 @@ class TestSkewedClocks(MeterRaceTestCase):
         self.hold("x", 3)
         second, between = self.clock.second, once(PROCESSES)
         self.engine.close()
-
-        def work(number: int) -> list[Change]:
-            sql, at = sa.create_engine(self.url, connect_args={"timeout": 60}), second + number
-            query = "SELECT id, metered FROM quota_usages WHERE project_id IN ('x', 'm', 'a', 'root', ' total')"
-            with sql.begin() as connection:
-                read = dict(map(tuple, connection.exec_driver_sql(query)))
-            between()
-            with sql.begin() as connection:
-                for usage_id, metered in read.items():
-                    values = f"subtree = subtree + 1, metered = {metered - at}"
-                    connection.exec_driver_sql(f"UPDATE quota_usages SET {values} WHERE id = {usage_id}")
-            return [Change(f"c{number}", "x", 1, at)]
-
-        for changes in race(*(functools.partial(work, number) for number in range(PROCESSES))):
-            self.log(changes)
+        sql = sa.create_engine(self.url, connect_args={"timeout": 60})
+        claim = functools.partial(naive.change, sql, naive.METER, between, project="x")
+        race(*(functools.partial(claim, second=second + number) for number in range(PROCESSES)))
+        self.log([Change(f"c{number}", "x", 1, second + number) for number in range(PROCESSES)])
         with self.sql.connect() as connection:
-            self.assertNotEqual([], self.meters.find_violations(connection, second))
+            found = self.meters.find_violations(connection, second, ("m", "a", "root", " total"))
+        self.assertIn("('x', 'gpu', '') has used", " ".join(found))
 
 
 class TestMonthEnd(MeterRaceTestCase):

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import bisect
+import collections
 import contextlib
 import datetime
 import functools
+import itertools
 import time
 import unittest
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import overrides
@@ -25,6 +27,11 @@ WAIT = 2.0
 SPANS = (1.0, 4.0, 16.0)
 """Seconds from the beginning to the end. A longer one follows if a busy machine made too few attempts in the first."""
 PAUSE_SECONDS = 0.04
+Phase = tuple[int, int]
+Attempt = tuple[str, Phase, bool]
+"""The project, the phase, and whether it was admitted."""
+BEFORE, WITHIN, AFTER = (0, 0), (1, 1), (2, 2)
+"""The phases of an attempt: how many of the two boundaries are before its beginning, and how many before its end."""
 ATTEMPTS = LIMIT + 1
 """The least number of attempts within the span: one more than the limit without the override."""
 
@@ -69,26 +76,6 @@ class TestOverrides(test_limit_races.LimitRaceTestCase):
         self.assertEqual(3, sum(race(*(functools.partial(make_one, number) for number in range(PROCESSES)))))
 
 
-class Attempt(NamedTuple):
-    """A reserve of 1. ``start`` and ``end`` are seconds since the beginning of the overrides."""
-
-    project_id: str
-    start: float
-    end: float
-    is_admitted: bool
-
-
-class Span(NamedTuple):
-    """Both overrides begin between ``begin`` and ``begin + margin`` (monotonic clock), and last ``seconds``.
-
-    An attempt that starts later than ``margin`` and ends before ``seconds`` is within the span.
-    """
-
-    begin: float
-    margin: float
-    seconds: float
-
-
 def race_with_overrides(
     test: unittest.TestCase,
     engines: Sequence[QuotaEngine],
@@ -100,56 +87,49 @@ def race_with_overrides(
     Returns the project whose limit was raised, the one whose limit was lowered, and how many were admitted in the first
     one. ``replicate`` is called when the overrides are made.
     """
-    for number, seconds in enumerate(SPANS):
-        raised, lowered = f"raised{number}", f"lowered{number}"
-        now = database.read(overrides.now)
-        start = now + datetime.timedelta(seconds=WAIT)
+    for seconds in SPANS:
+        raised, lowered = f"raised for {seconds}", f"lowered for {seconds}"
+        start = database.read(overrides.now) + datetime.timedelta(seconds=WAIT)
+        until = start + datetime.timedelta(seconds=seconds)
         for project_id, limit in ((raised, RAISED), (lowered, LOWERED)):
-            administration = engines[0].limits
-            administration.set_limit(base.ADMIN, "gpu", LIMIT, project_id)
-            until = start + datetime.timedelta(seconds=seconds)
-            administration.set_overrides(base.ADMIN, {"gpu": limit}, project_id, until, start=start)
+            engines[0].limits.set_limit(base.ADMIN, "gpu", LIMIT, project_id)
+            engines[0].limits.set_overrides(base.ADMIN, {"gpu": limit}, project_id, until, start=start)
         replicate()
-        before = time.monotonic()
-        passed = (database.read(overrides.now) - now).total_seconds()
-        span = Span(before + WAIT - passed, time.monotonic() - before, seconds)
         for resource in (*engines, database):
             resource.close()  # the processes open connections of their own
+        # (The servers and this process have the same clock.)
+        span = [moment.replace(tzinfo=datetime.timezone.utc).timestamp() for moment in (start, until)]
         answers = race(*(functools.partial(reserve_around, engine, raised, lowered, span) for engine in engines))
-        attempts = [attempt for answer in answers for attempt in answer]
-        within = [one for one in attempts if one.start > span.margin and one.end < seconds]
-        if all(sum(one.project_id == name for one in within) >= ATTEMPTS for name in (raised, lowered)):
+        admitted: dict[tuple[str, Phase], list[bool]] = collections.defaultdict(list)
+        for project_id, phase, is_admitted in itertools.chain(*answers):
+            admitted[project_id, phase].append(is_admitted)
+        if all(len(admitted[name, WITHIN]) >= ATTEMPTS for name in (raised, lowered)):
             break
     else:
         raise AssertionError(f"fewer than {ATTEMPTS} attempts within {SPANS[-1]} seconds")
-
-    def admitted(some: Iterable[Attempt], project_id: str) -> list[bool]:
-        return [one.is_admitted for one in some if one.project_id == project_id]
-
     # Before: at most LIMIT. Within: every attempt, and so more than LIMIT. After: none.
-    test.assertLessEqual(sum(admitted((one for one in attempts if one.end < 0), raised)), LIMIT)
-    test.assertEqual({True}, set(admitted(within, raised)))
-    after = [one for one in attempts if one.start > seconds + span.margin]
-    test.assertEqual({False}, set(admitted(after, raised)))
+    test.assertLessEqual(sum(admitted[raised, BEFORE]), LIMIT)
+    test.assertEqual(({True}, {False}), (set(admitted[raised, WITHIN]), set(admitted[raised, AFTER])))
     # Within (nothing is reserved before): LOWERED at most, although LIMIT is more. Afterwards LIMIT in all.
-    test.assertLessEqual(sum(admitted(within, lowered)), LOWERED)
-    test.assertEqual(LIMIT, sum(admitted(attempts, lowered)))
-    return raised, lowered, sum(admitted(attempts, raised))
+    test.assertLessEqual(sum(admitted[lowered, WITHIN]), LOWERED)
+    totals = [sum(sum(some) for (name, _), some in admitted.items() if name == one) for one in (raised, lowered)]
+    test.assertEqual(LIMIT, totals[1])
+    return raised, lowered, totals[0]
 
 
-def reserve_around(engine: QuotaEngine, raised: str, lowered: str, span: Span) -> list[Attempt]:
+def reserve_around(engine: QuotaEngine, raised: str, lowered: str, span: Sequence[float]) -> list[Attempt]:
     """Reserve in turn in both projects, in ``lowered`` from the beginning of the span; LIMIT times after it."""
     attempts: list[Attempt] = []
     turns_after = 0
     while turns_after < LIMIT:
-        turns_after += time.monotonic() - span.begin > span.seconds + span.margin
+        turns_after += time.time() > span[1]
         for project_id in (raised, lowered):
-            start = time.monotonic() - span.begin
-            if project_id == lowered and start <= span.margin:
+            begun = bisect.bisect(span, time.time())
+            if project_id == lowered and begun == 0:
                 continue
             is_admitted = False
             with contextlib.suppress(exceptions.OverQuota):
                 is_admitted = bool(engine.reserve(base.Context(project_id), {"gpu": 1}))
-            attempts.append(Attempt(project_id, start, time.monotonic() - span.begin, is_admitted))
+            attempts.append((project_id, (begun, bisect.bisect(span, time.time())), is_admitted))
         time.sleep(PAUSE_SECONDS)
     return attempts
