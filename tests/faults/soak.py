@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import dataclasses
 import json
 import logging
 import os
@@ -100,7 +99,7 @@ class Stage:
 
     def figures(self) -> dict[str, Any]:
         own = {"name": self.name, "rounds": self.rounds, "faults": self.faults, "skipped": self.skipped}
-        return own | dataclasses.asdict(self.total)
+        return own | vars(self.total)  # (asdict does not copy a Counter)
 
 
 def backends(*names: str) -> list[str]:
