@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import mmap
-import multiprocessing
 import os
 import pathlib
 import random
+import signal
 import tempfile
 import time
 import traceback
@@ -20,12 +22,11 @@ import fixtures
 import sqlalchemy as sa
 
 from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, exceptions
-from tests import base
+from tests import base, forked
 from tests import fixtures as our_fixtures
 from tests.faults import ledger_check
 from tests.faults.journal import ASK, OK, Journal
 
-_FORK = multiprocessing.get_context("fork")
 MOST_HELD = 3
 """The number of requests that one worker keeps attached."""
 LIMITS = {"gpu": 24, "fpga": 16}
@@ -200,9 +201,8 @@ class Crew:
         self._job = job
         # A flag in shared memory: a killed worker could hold a lock for ever.
         self._flag = mmap.mmap(-1, 1)
-        self._crew: dict[int, tuple[Any, Any]] = {}
-        for number in range(count):
-            self._start(number)
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.pids = [self._start(number) for number in range(count)]
 
     def __enter__(self) -> Crew:
         return self
@@ -210,50 +210,36 @@ class Crew:
     def __exit__(self, *failure: object) -> None:
         self.stop()
 
-    @property
-    def pids(self) -> list[int]:
-        return [process.pid for process, _ in self._crew.values()]
+    def _start(self, number: int) -> int:
+        return forked.start(functools.partial(self._work, number))
 
-    def _start(self, number: int) -> None:
-        reader, writer = _FORK.Pipe(duplex=False)
-        process = _FORK.Process(target=self._work, args=(number, writer), daemon=True)
-        process.start()
-        self._crew[number] = process, reader
-
-    def _work(self, number: int, writer: Any) -> None:
+    def _work(self, number: int) -> None:
         logging.disable(logging.CRITICAL)  # otherwise every line is kept in memory for the report of the test
-        status = 1
         try:
             self._job(number, lambda: self._flag[0] != 0)
-            status = 0
         except BaseException:
-            writer.send(traceback.format_exc()[-4000:])
-        finally:
-            os._exit(status)  # no clean-up of the test runner: that belongs to the parent
+            traceback.print_exc(file=self._errors)
+            self._errors.flush()
+            raise
+
+    def _wait(self, pid: int, seconds: float, *allowed: int) -> None:
+        """Raise AssertionError if the worker failed, or does not end."""
+        if (status := forked.wait(pid, seconds)) not in (0, *allowed):
+            self._errors.seek(0)
+            raise AssertionError(f"a worker ended with {status} (None: it does not end): {self._errors.read()[-4000:]}")
 
     def kill(self, number: int) -> None:
         """Kill a worker (SIGKILL), and start another one instead."""
-        process, reader = self._crew.pop(number)
-        process.kill()
-        process.join()
-        if process.exitcode == 1:
-            raise AssertionError(f"worker {number} failed: {reader.recv()}")
-        self._start(number)
+        os.kill(self.pids[number], signal.SIGKILL)
+        self._wait(self.pids[number], 60.0, -signal.SIGKILL)
+        self.pids[number] = self._start(number)
 
     def stop(self, timeout_seconds: float = 60.0) -> None:
-        """Let all workers finish their current call. Raises AssertionError if a worker failed, or does not end."""
+        """Let all workers finish their current call."""
         self._flag[0] = 1
-        deadline = time.monotonic() + timeout_seconds
-        problems = []
-        for number, (process, reader) in self._crew.items():
-            process.join(max(0.0, deadline - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                problems.append(f"worker {number} does not end")
-            elif process.exitcode:
-                problems.append(f"worker {number}: {reader.recv() if process.exitcode == 1 else process.exitcode}")
-        if problems:
-            raise AssertionError("\n".join(problems))
+        with contextlib.ExitStack() as stack:  # (It waits for all, also if one has failed.)
+            for pid in self.pids:
+                stack.callback(self._wait, pid, timeout_seconds)
 
 
 class Ledger(fixtures.Fixture):

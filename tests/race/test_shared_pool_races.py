@@ -8,9 +8,9 @@ import uuid
 from typing import Any
 
 from cyborg_quota import ANY
-from cyborg_quota.db import inventories
 from tests import base
 from tests.base import ADMIN
+from tests.race import naive
 from tests.race.test_provider_races import CAPACITY, claim_until_full, context_of
 from tests.race.workers import PATIENT, PROCESSES, race
 
@@ -71,23 +71,10 @@ class TestSharedPool(base.LedgerTestCase):
         self.assertEqual(used["pool"], used["n1"] + used["n2"])
         self.assert_invariants()
 
-    def test_without_the_condition_the_pool_is_exceeded(self) -> None:
-        """The control: compare what is free with a read, and take without a condition."""
-        if self.backend == "sqlite":
-            self.skipTest("SQLite has one writer")
+    def test_naive_is_detected(self) -> None:
+        """It reads that one is free in the pool, which is claimed before it writes."""
         self.claim(0, BOTH, CAPACITY)
         self.claim(0, {"gpu": "n2", "fpga": "pool"}, CAPACITY // 2 - 1)
-        claimer = self.engine._driver.subjects["capacity"]
-        changes_of = claimer.inventory_claims
-
-        def charge(connection: Any, pending: Any) -> None:
-            free = {record.provider: record.free for record in inventories.read(connection).values()}
-            assert free["pool"] == 1
-            self.make_engine().reserve(context_of(1), {"fpga": 1}, provider="pool")
-            for change in changes_of(pending):
-                inventories.take(connection, change, inventories.ADOPT)
-
-        self.patch(claimer, "inventory_claims", lambda _pending: None)  # (statement by statement)
-        self.patch(claimer, "charge", charge)
-        self.claim(2, {"gpu": "n2", "fpga": "pool"}, 1)
+        claim = functools.partial(self.engine.reserve, context_of(1), {"fpga": 1}, provider="pool")
+        naive.change(self.sql, naive.CLAIM, claim, provider="pool", amount=1)
         self.assertEqual(CAPACITY + CAPACITY // 2 + 1, self.used()["pool"])
