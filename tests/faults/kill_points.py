@@ -118,10 +118,9 @@ def run(
 
 
 class Kill(NamedTuple):
-    """One run of a call: its point (None: it was to end), whether it was killed, and whether it has changed a table."""
+    """One run of a call: its point (None: it was to end), and whether it has changed a table."""
 
     at: int | None
-    is_killed: bool
     has_effect: bool
 
 
@@ -154,7 +153,7 @@ class KillTestCase(base.LedgerTestCase):
                 self.engine.close()
             ends = run(self.engine_of_process, call, at, is_naive=is_naive)
             points += [point for point in of(ends or ()) if point not in points]
-            kill = Kill(at, ends is None, hooks.tables(self.sql) != content)
+            kill = Kill(at, hooks.tables(self.sql) != content)
             if kill.has_effect:
                 content = None
             yield kill

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import sqlalchemy as sa
@@ -35,36 +35,30 @@ class NaiveLedger:
 
     def reserve_again_with_new_uuid(self) -> None:
         """Repeat the transaction after a broken connection with a new UUID: it is charged twice."""
-        request = self._begin()
-        for _ in range(2):
-            with contextlib.suppress(sa.exc.DBAPIError), self._sql.begin() as connection:
-                self._insert(connection, request)
-                self._charge(connection)
-                connection.commit()
-                break
-        self._end(request)
+        with self._recorded() as request:
+            for _ in range(2):
+                with contextlib.suppress(sa.exc.DBAPIError), self._sql.begin() as connection:
+                    self._insert(connection, request)
+                    connection.execute(_CHARGE, {"id": self._usage_id})
+                    connection.commit()
+                    break
 
     def reserve_in_two_transactions(self, between: Callable[[], None]) -> None:
         """Insert the row in one transaction, and change the counter in the next: a crash between them leaves half."""
-        request = self._begin()
-        with self._sql.begin() as connection:
-            self._insert(connection, request)
-        between()
-        with self._sql.begin() as connection:
-            self._charge(connection)
-        self._end(request)
+        with self._recorded() as request:
+            with self._sql.begin() as connection:
+                self._insert(connection, request)
+            between()
+            with self._sql.begin() as connection:
+                connection.execute(_CHARGE, {"id": self._usage_id})
 
     def _insert(self, connection: sa.Connection, request: str) -> None:
         values: dict[str, Any] = {"uuid": str(uuid.uuid4()), "usage_id": self._usage_id, "project": self._project_id}
         connection.execute(_INSERT, {**values, "no": False, "group": request})
 
-    def _charge(self, connection: sa.Connection) -> None:
-        connection.execute(_CHARGE, {"id": self._usage_id})
-
-    def _begin(self) -> str:
+    @contextlib.contextmanager
+    def _recorded(self) -> Iterator[str]:
         request = f"naive-{uuid.uuid4()}"
         self._journal.write(ASK, "reserve", request, self._project_id, 1)
-        return request
-
-    def _end(self, request: str) -> None:
+        yield request
         self._journal.write(OK, "reserve", request, self._project_id, 1)

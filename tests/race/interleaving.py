@@ -20,25 +20,14 @@ SECONDS_FOR_THE_OTHER = 0.05
 MAX_STATEMENTS = 80
 
 
-class BackgroundCall:
-    """A call in a thread of its own."""
+def in_background(call: Callable[[], T]) -> futures.Future[T]:
+    """Make the call in a thread of its own."""
+    return futures.ThreadPoolExecutor(1).submit(call)
 
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._answer: futures.Future[Any] = futures.ThreadPoolExecutor(1).submit(call)
 
-    @property
-    def waits(self) -> bool:
-        """Return whether it still runs after A_WHILE_SECONDS."""
-        self.join(A_WHILE_SECONDS)
-        return not self._answer.done()
-
-    def join(self, seconds: float) -> None:
-        """Wait for its end, at most this long."""
-        futures.wait([self._answer], seconds)
-
-    def end(self) -> Any:
-        """Return its answer, or raise its error."""
-        return self._answer.result(60)
+def waits(call: futures.Future[Any]) -> bool:
+    """Whether it still runs after A_WHILE_SECONDS."""
+    return bool(futures.wait([call], A_WHILE_SECONDS).not_done)
 
 
 def interleave(
@@ -53,15 +42,15 @@ def interleave(
         assert number < MAX_STATEMENTS, "the interrupted call does not end"
         name = f"n{number}"
         prepare(name)
-        others: list[BackgroundCall] = []
+        others: list[futures.Future[object]] = []
 
-        def act_in_background(name: str = name, others: list[BackgroundCall] = others) -> None:
-            others.append(BackgroundCall(lambda: act(name)))
-            others[0].join(SECONDS_FOR_THE_OTHER)
+        def act_in_background(name: str = name, others: list[futures.Future[object]] = others) -> None:
+            others.append(in_background(lambda: act(name)))
+            futures.wait(others, SECONDS_FOR_THE_OTHER)
 
         with hooks.BeforeStatement(sql, number, act_in_background) as interruption:
             answer = interrupted(name)
         if not interruption.happened:
             return
-        others[0].end()
+        others[0].result(60)
         yield name, answer

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from cyborg_quota import exceptions
 from cyborg_quota.db.database import Connection
 from tests import base, fixtures, trees
-from tests.race.interleaving import BackgroundCall
+from tests.race.interleaving import in_background, waits
 
 
 class TestFence(base.LedgerTestCase):
@@ -24,7 +25,7 @@ class TestFence(base.LedgerTestCase):
         self.database = fixtures.open_database(self, self.url)
         self.plant({"root": None, "left": "root", "right": "root", "leaf": "left"})
 
-    def open_transaction(self, work: Callable[[Connection], Any]) -> tuple[BackgroundCall, threading.Event]:
+    def open_transaction(self, work: Callable[[Connection], Any]) -> tuple[Future[Any], threading.Event]:
         """Run ``work`` in a transaction that commits when the event is set."""
         has_begun, may_end = threading.Event(), threading.Event()
 
@@ -33,22 +34,22 @@ class TestFence(base.LedgerTestCase):
             has_begun.set()
             may_end.wait(60)
 
-        background = BackgroundCall(lambda: self.database.write(wait_inside))
-        self.assertTrue(has_begun.wait(60) or background.end())
+        background = in_background(lambda: self.database.write(wait_inside))
+        self.assertTrue(has_begun.wait(60) or background.result(60))
         return background, may_end
 
-    def call_during_a_move(self, call: Callable[[], Any]) -> BackgroundCall:
+    def call_during_a_move(self, call: Callable[[], Any]) -> Future[Any]:
         """Begin a call while left is moved below right; assert that it waits for the move, which then ends."""
         moving, may_end = self.open_transaction(lambda connection: trees.place(connection, "left", "right"))
-        background = BackgroundCall(call)
-        self.assertTrue(background.waits, "it was done behind the move's back")
+        background = in_background(call)
+        self.assertTrue(waits(background), "it was done behind the move's back")
         may_end.set()
-        moving.end()
+        moving.result(60)
         return background
 
     def test_no_usage_row_is_missed_by_a_move(self) -> None:
         """Rule 2: the first charge of a new resource waits for the move, and then uses the new path."""
-        self.call_during_a_move(lambda: self.engine.reserve(base.Context("left"), {"gpu": 3})).end()
+        self.call_during_a_move(lambda: self.engine.reserve(base.Context("left"), {"gpu": 3})).result(60)
         self.assert_invariants()
         self.assertEqual({"left": 3, "right": 3, "root": 3}, self.subtrees())
 
@@ -60,18 +61,18 @@ class TestFence(base.LedgerTestCase):
         self.limits.subtree_limits["right", "gpu"] = 3
         for name in ("leaf", "right"):
             self.engine.reserve(base.Context(name), {"gpu": 1})
-        self.call_during_a_move(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 1})).end()
+        self.call_during_a_move(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 1})).result(60)
         self.assert_invariants()
         trees.move(self.database, "left", "root")
         charge = self.call_during_a_move(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 1}))
-        error = self.assertRaises(exceptions.OverQuota, charge.end)
+        error = self.assertRaises(exceptions.OverQuota, charge.result, 60)
         self.assertEqual(["right"], [over.project_id for over in error.overs])
         self.assert_invariants()
 
     def test_two_moves_make_no_cycle(self) -> None:
         """Two concurrent moves, left below right and right below left: the second one finds the edge of the first."""
         second = self.call_during_a_move(lambda: trees.move(self.database, "right", "left"))
-        self.assertRaises(exceptions.ProjectRefused, second.end)
+        self.assertRaises(exceptions.ProjectRefused, second.result, 60)
         self.assert_invariants()
 
     def test_heal_waits_for_a_charge_in_progress(self) -> None:
@@ -85,11 +86,11 @@ class TestFence(base.LedgerTestCase):
             driver.settler.apply(connection, base.decide("commit", rows).moves)
 
         committing, may_end = self.open_transaction(commit)
-        healing = BackgroundCall(lambda: self.engine.heal(base.ADMIN))
+        healing = in_background(lambda: self.engine.heal(base.ADMIN))
         if self.backend != "sqlite":  # its audit reads the last committed state, and then waits for the row
-            self.assertTrue(healing.waits)
+            self.assertTrue(waits(healing))
         may_end.set()
-        committing.end()
-        healing.end()
+        committing.result(60)
+        healing.result(60)
         self.assert_invariants()
         self.assertEqual((1, 0), self.figures("leaf"))

@@ -44,6 +44,10 @@ def reserve_for_the_receiver(engine: QuotaEngine, consumer: str) -> None:
     engine.reserve(ADMIN, {"gpu": 3}, project_id="p2", consumer=f"{consumer} more")
 
 
+def claim(engine: QuotaEngine, consumer: str) -> None:
+    engine.reserve(ADMIN, {"gpu": 3}, project_id="p2", consumer=consumer, provider="n1")
+
+
 def give_back(engine: QuotaEngine, consumer: str) -> None:
     """Transfer it in the opposite direction."""
     with contextlib.suppress(exceptions.ReservationNotFound):
@@ -137,35 +141,26 @@ class TestInterleavings(ResizeRaceTestCase):
             self.assertEqual((2, 0) if other == "ok" else (0, 2), (used, reserved), other)
 
     def test_two_changes_of_amounts(self) -> None:
-        """At the limits, one of a growth, or transfer, and a reserve is refused."""
-        both, one = ["ok", "ok"], ["OverQuota", "ok"]
+        """At the limits, or at a capacity, one of a growth, or transfer, and a reserve is refused."""
+        both, one, full = ["ok", "ok"], ["OverQuota", "ok"], ["OverCapacity", "ok"]
         more = CALLS["reserve"]
         self.limits.own.update({("p1", "gpu"): LIMIT, ("p2", "gpu"): LIMIT - 1})
-        for interrupted, act, expected, held in (
-            (resize, CALLS["resize"], both, {3, 4}),
-            (resize, more, one, {4, LIMIT}),
-            (more, resize, one, {4, LIMIT}),
-            (transfer, reserve_for_the_receiver, one, {0, 2}),
-            (transfer, give_back, both, {0, 2}),
+        self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(LIMIT)})
+        for interrupted, act, expected, held, provider in (
+            (resize, CALLS["resize"], both, {3, 4}, None),
+            (resize, more, one, {4, LIMIT}, None),
+            (more, resize, one, {4, LIMIT}, None),
+            (transfer, reserve_for_the_receiver, one, {0, 2}, None),
+            (transfer, give_back, both, {0, 2}, None),
+            (resize, claim, full, {2, 4}, "n1"),
+            (claim, resize, full, {2, 4}, "n1"),
         ):
-            for _, *answers in self.interleaved(interrupted, act):
+            for _, *answers in self.interleaved(interrupted, act, provider=provider):
                 self.assertIn(self.held("p1"), held)
                 if act is give_back:  # (it may find nothing to give back)
                     self.assertEqual(("ok", 2), (answers[0], self.held("p1") + self.held("p2")))
                 else:
                     self.assertEqual(expected, sorted(answers))
-
-    def test_two_changes_of_amounts_at_one_provider(self) -> None:
-        """At its capacity, one of a growth and a claim is refused."""
-
-        def claim(engine: QuotaEngine, consumer: str) -> None:
-            engine.reserve(ADMIN, {"gpu": 3}, project_id="p2", consumer=consumer, provider="n1")
-
-        self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(LIMIT)})
-        for interrupted, act in ((resize, claim), (claim, resize)):
-            for _, *answers in self.interleaved(interrupted, act, provider="n1"):
-                self.assertEqual(["OverCapacity", "ok"], sorted(answers))
-                self.assertIn((self.held("p1"), self.held("p2")), ((4, 0), (2, 3)))
 
     def test_a_fold_does_not_take_a_row_that_gets_a_name(self) -> None:
         """Folding reads rows without a consumer, and deletes them; a commit with a name may run in between."""
