@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg_quota import ANY
+from cyborg_quota import ANY, Claim
 from tests import base, fixtures, hooks
 from tests.race.workers import race
 from tests.servers import machine
@@ -52,9 +52,11 @@ class TestLockOrder(base.LedgerTestCase):
         return False
 
     def test_claims_of_capacity(self) -> None:
-        """With ANY, the server locks the inventory before the reservation is inserted."""
+        """Claims of several inventories lock them in one order. With ANY, the server locks the inventory before the
+        reservation is inserted.
+        """
         for name in ("n1", "n2", "n3"):
-            self.add_provider(name, gpu=50, fpga=50)
+            self.add_provider(name, gpu=900, fpga=900)
 
         engine = self.make_engine()
 
@@ -68,10 +70,12 @@ class TestLockOrder(base.LedgerTestCase):
 
             sa.event.listen(hooks.database_of(engine).engine, "handle_error", note)
             rng = random.Random(number)
-            for _ in range(TURNS):
+            for turn in range(TURNS):
                 context = base.Context(f"p{rng.randrange(2)}")
                 deltas = {"gpu": 1} if rng.random() < 0.7 else {"gpu": 1, "fpga": 1}
-                engine.rollback(context, engine.reserve(context, deltas, provider=rng.choice((ANY, ANY, "n1", "n2"))))
+                providers = rng.choice(([ANY], [ANY], ["n1"], rng.sample(["n1", "n2", "n3"], 3)))
+                claims = [Claim(None, deltas, provider=provider) for provider in providers]
+                (engine.commit if turn % 3 == 0 else engine.rollback)(context, engine.reserve_many(context, claims))
             return len(seen)
 
         deadlocks = race(*(functools.partial(count_deadlocks, number) for number in range(PROCESSES)))

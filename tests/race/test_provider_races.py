@@ -276,15 +276,41 @@ def detect_naive_code(test: Any, engines: Engines, url: str, settle: Callable[[]
 class TestOneProvider(base.LedgerTestCase):
     settings = PATIENT
 
-    def test_exactly_the_capacity_is_claimed(self) -> None:
+    def setUp(self) -> None:
+        super().setUp()
         # Forked processes find the statements compiled and the modules imported.
         add(self.engine, "warm")
         self.engine.release(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=ANY))
         self.engine.capacity.remove_provider(ADMIN, "warm")
+
+    def test_exactly_the_capacity_is_claimed(self) -> None:
         for name in RACES:
             run(self, name, [self.engine])
             self.assert_invariants()
             self.engine.close()
+
+    def test_expiry_against_claims(self) -> None:
+        """With ANY, all of several providers is claimed; when that is overdue, again, while it is expired.
+
+        Batches of expiry share the inventories, although they share no usage row.
+        """
+        for name, total in (("n1", CAPACITY), *((f"n{number}", 20) for number in range(2, 6))):
+            self.add_provider(name, gpu=total)
+        fill = functools.partial(claim_all, self.engine)
+        self.engine.close()
+        self.assertEqual(CAPACITY + 80, sum(all_claim([self.engine], ANY)))
+        self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000'")
+        expirer = self.make_engine(batch_rows=10)
+        for engine in (self.engine, expirer):
+            engine.close()
+        *claimed, _, _ = race(
+            *(functools.partial(fill, number, ("n1", ANY)[number % 2]) for number in range(1, 7)),
+            *[functools.partial(expirer.expire, ADMIN)] * 2,
+        )
+        claimed.append(fill(7, ANY))
+        used = sum(record.used for record in self.capacity.list_inventories(ADMIN))
+        self.assertEqual((CAPACITY + 80,) * 2, (sum(claimed), used), claimed)
+        self.assert_invariants()
 
     @on_sqlite
     def test_naive_code_is_detected(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg_quota import Claim, QuotaEngine, exceptions
+from cyborg_quota import ANY, Claim, QuotaEngine, exceptions
 from cyborg_quota.db.database import Database
 from tests import base, fixtures, on_sqlite, trees
 from tests.race import naive
@@ -90,16 +90,25 @@ class TestLimitRace(RaceTestCase):
 
 class TestDeliveryRace(RaceTestCase):
     def test_a_call_delivered_several_times_is_counted_once(self) -> None:
-        """A reserve of several consumers, the first of its project, and then the commit of their group."""
-        self.limits.own[None, "gpu"] = 3
+        """A reserve of several consumers, the first of its project, and then the commit of their group.
+
+        What is claimed with ANY is taken from one provider, once.
+        """
+        for name in ("n1", "n2", "n3"):
+            self.add_provider(name, gpu=9)
+        self.engine.close()
+        self.limits.own[None, "gpu"] = 4
         contexts = [base.Context(f"p{turn}") for turn in range(3)]
-        claims = [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 2, "fpga": 1})]
+        claims = [Claim("a", {"gpu": 1}, provider=ANY), Claim("b", {"gpu": 2, "fpga": 1})]
         calls: list[Any] = [functools.partial(self.engine.reserve_many, one, claims, group="g") for one in contexts]
         calls += [functools.partial(self.engine.commit, context, group="g") for context in contexts]
+        reserve = functools.partial(functools.partial, self.engine.reserve, consumer="c", provider=ANY)
+        calls += [reserve(context, {"gpu": 1}) for context in contexts]
         for answers in race_in_turns([call] * PROCESSES for call in calls):
             self.assertEqual([answers[0]] * PROCESSES, answers)
         for context in contexts:
-            self.assertEqual([(3, 0), (1, 0)], [self.figures(context.project_id, one) for one in ("gpu", "fpga")])
+            self.assertEqual([(3, 1), (1, 0)], [self.figures(context.project_id, one) for one in ("gpu", "fpga")])
+        self.assertEqual(2 * len(contexts), sum(record.used for record in self.capacity.list_inventories(base.ADMIN)))
         self.assert_invariants()
 
     def test_one_consumer_makes_different_requests(self) -> None:
