@@ -21,25 +21,19 @@ def _refusal(backend: str, rng: random.Random) -> Exception:
     if backend == "mariadb":
         import pymysql
 
-        number, words = rng.choice(
-            [
-                (1213, "Deadlock found when trying to get lock; try restarting transaction"),
-                (1205, "Lock wait timeout exceeded; try restarting transaction"),
-                (1047, "WSREP has not yet prepared node for application use"),
-            ]
-        )
-        return pymysql.err.OperationalError(number, words)
+        refusals = [
+            (1213, "Deadlock found when trying to get lock; try restarting transaction"),
+            (1205, "Lock wait timeout exceeded; try restarting transaction"),
+            (1047, "WSREP has not yet prepared node for application use"),
+        ]
+        return pymysql.err.OperationalError(*rng.choice(refusals))
     if backend == "postgresql":
         import psycopg2.errors
 
-        kind, words, code = rng.choice(
-            [
-                (psycopg2.errors.DeadlockDetected, "deadlock detected", "40P01"),
-                (psycopg2.errors.SerializationFailure, "could not serialize access", "40001"),
-            ]
-        )
+        kinds = [(psycopg2.errors.DeadlockDetected, "40P01"), (psycopg2.errors.SerializationFailure, "40001")]
+        kind, code = rng.choice(kinds)
         # (For a real error, libpq sets the code.)
-        error: Exception = type(kind.__name__, (kind,), {"pgcode": code})(words)
+        error: Exception = type(kind.__name__, (kind,), {"pgcode": code})("refused")
         return error
     return sqlite3.OperationalError("database is locked")
 

@@ -269,7 +269,6 @@ class Ledger(fixtures.Fixture):
         self.journal = Journal(pathlib.Path(directory.name) / "journal")
         self.addCleanup(self.journal.close)
         self.engine = self.make_engine()
-        self.addCleanup(self.engine.close)
         # Compile here what a process compiles at its first charge: workers may live for a few milliseconds only.
         context = base.Context("warm")
         for settle in (self.engine.commit, self.engine.rollback):
@@ -284,10 +283,12 @@ class Ledger(fixtures.Fixture):
                 self.engine.rollback(context, self.engine.reserve(context, {"gpu": 1}, provider=provider))
 
     def make_engine(self, url: str | None = None, **changes: Any) -> QuotaEngine:
-        """Return an engine with the limits of the test."""
+        """Return an engine with the limits of the test, which is closed with the ledger."""
         limits = our_fixtures.DictLimits()
         limits.own.update({(None, resource): most for resource, most in self.limits.items()})
-        return our_fixtures.make_engine(url or self.url, limits, **changes)
+        engine = our_fixtures.make_engine(url or self.url, limits, **changes)
+        self.addCleanup(engine.close)
+        return engine
 
     def crew(
         self,

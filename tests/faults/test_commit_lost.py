@@ -45,7 +45,6 @@ class TestCommitLost(base.BackendTestCase):
         self.ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "wire"), with_capacity=True))
         self.proxy = self.useFixture(Proxy(self.ledger.url))
         self.engine = self.ledger.make_engine(self.proxy.url)
-        self.addCleanup(self.engine.close)
         self.context = base.Context("p")
 
     def cut_next(self, how: Cut) -> None:
@@ -65,7 +64,6 @@ class TestCommitLost(base.BackendTestCase):
         engine, context, most = self.engine, self.context, self.ledger.limits["gpu"]
         engine.rollback(context, engine.reserve(context, {"gpu": 1}))  # the rows of a first use exist
         other = self.ledger.make_engine(self.proxy.url)  # an engine that has not made the reservation that it settles
-        self.addCleanup(other.close)
         other.get_usages(context)
         claims = [Claim("a", {"gpu": 5, "fpga": 1}), Claim("b", {"gpu": 5}), Claim(None, {"gpu": most - 10})]
         alone: list[str] = []

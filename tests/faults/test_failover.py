@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 from unittest import mock
 
 import fixtures as fixtures_
@@ -17,7 +16,7 @@ import sqlalchemy as sa
 import testscenarios
 from oslo_config import cfg
 
-from cyborg_quota import Claim, QuotaEngine, exceptions
+from cyborg_quota import Claim, exceptions
 from cyborg_quota.cli import expirer
 from cyborg_quota.conf import loading
 from cyborg_quota.db import schema
@@ -105,7 +104,7 @@ class TestFailover(outages.StepsTestCase, base.BackendTestCase):
         where = {"host": "127.0.0.1", "port": self.pair.replica.port, "query": {}}
         urls = [url.set(**where).render_as_string(hide_password=False) for url in limited]  # type: ignore[arg-type]
         self.pair.wait_caught_up()
-        engine = self.make_engine(ledger, url=urls[0])
+        engine = ledger.make_engine(urls[0])
         calls: dict[str, Callable[[], object]] = {
             "reserve": lambda: engine.reserve(context, {"gpu": 1}, consumer="d"),
             "reserve of a new project": lambda: engine.reserve(base.Context("new"), {"gpu": 1}, consumer="d"),
@@ -141,7 +140,7 @@ class TestFailover(outages.StepsTestCase, base.BackendTestCase):
 
     def answer_waits(self, ledger: Ledger) -> None:
         """No answered call can be lost by a promotion."""
-        engine, context = self.make_engine(ledger, **SHORT), base.Context("p")
+        engine, context = ledger.make_engine(**SHORT), base.Context("p")
         engine.rollback(context, engine.reserve(context, {"gpu": 1}))  # the rows of a first use exist
         self.pair.replica.pause()
         try:
@@ -150,11 +149,6 @@ class TestFailover(outages.StepsTestCase, base.BackendTestCase):
             self.pair.replica.resume()
         engine.reserve(context, {"gpu": 1}, consumer="a")
         self.assertEqual(1, engine.get_usages(context)["gpu"].reserved)
-
-    def make_engine(self, ledger: Ledger, url: str | None = None, **changes: Any) -> QuotaEngine:
-        engine = ledger.make_engine(url, **changes)
-        self.addCleanup(engine.close)
-        return engine
 
     def under_load(self, ledger: Ledger, end_primary: Callable[[], None]) -> None:
         urls = [self.limited_url(str(sa.make_url(ledger.url).database))]

@@ -168,7 +168,6 @@ class TestServers(DiskTestCase):
         self.ledger.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE state = 'reserved'")
         self.fill()
         impatient = self.ledger.make_engine(retry_seconds=0.5, statement_timeout_seconds=2)
-        self.addCleanup(impatient.close)
 
         def reserve_many_times() -> None:
             for _ in range(200):

@@ -127,7 +127,6 @@ class TestServerIsFull(OwnServerTestCase):
         ledger = self.ledger_on(server)
         ledger.engine.close()
         engine = ledger.make_engine(retry_seconds=0.5)
-        self.addCleanup(engine.close)
         with contextlib.ExitStack() as stack:
             others = sa.create_engine(server.url, poolclass=sa.NullPool)
             with contextlib.suppress(sa.exc.DBAPIError):

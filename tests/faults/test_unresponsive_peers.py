@@ -41,7 +41,6 @@ class TestPaused(OwnServerTestCase):
         self.assertGreater(ledger.assert_right().errors["DatabaseUnavailable"], 0)
         times = {"statement_timeout_seconds": 3, "retry_seconds": 2.0, "connect_timeout_seconds": 1}
         engine = ledger.make_engine(**times)
-        self.addCleanup(engine.close)
         engine.reserve(base.ADMIN, {"gpu": 1})
         server.pause()
         self.addCleanup(server.resume)
@@ -57,7 +56,6 @@ class TestPaused(OwnServerTestCase):
         """The database is suspended while another scrape reads it, and then stopped."""
         server = self.start()
         engine = self.ledger_on(server).make_engine()
-        self.addCleanup(engine.close)
         application = LedgerApplication(engine, ["*"])
         self.assertEqual(200, self.scrape(application))
         server.pause()

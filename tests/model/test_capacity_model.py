@@ -89,9 +89,8 @@ class CapacityModel:
 
     def refuse(self, project: str, deltas: Mapping[str, int], provider: str) -> None:
         """A limit of the provider's pod comes before its capacity. ANY takes a provider that both permit."""
-        fitting = [one for one in HOSTS if self.fits_host(one, deltas)]
-        if provider != ANY:
-            fitting = [provider] if self.fits(provider, deltas) else []
+        fits, providers = (self.fits_host, HOSTS) if provider == ANY else (self.fits, (provider,))
+        fitting = [one for one in providers if fits(one, deltas)]
         has_all = all((provider, resource) in self.inventories for resource in deltas)
         if has_all and self.is_pod_limited(project, provider, deltas):
             raise exceptions.OverQuota([])

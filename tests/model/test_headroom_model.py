@@ -24,7 +24,6 @@ from tests.model import histories
 from tests.model.test_limit_model import PARENTS, POLICIES, PROJECTS
 
 LIMITS = st.sampled_from([-1, 0, 1, 2, 3, 5, 8, 13, 21, MAX_AMOUNT, 2**40])
-DELTAS = st.sampled_from([1, 2, 3])
 AMOUNTS = st.sampled_from([1, 2, 3, 5, MAX_AMOUNT - 2])
 TOTALS = st.sampled_from([0, 1, 3, 8, 13, 21, MAX_AMOUNT, 2**40])
 NEVER = datetime.datetime(2999, 1, 1)
@@ -84,16 +83,14 @@ class Headrooms(histories.LedgerMachine):
         with contextlib.suppress(*refused):
             self.engine.limits.move_project(base.ADMIN, project, parent)
 
-    @stateful.rule(project=PROJECTS, amount=AMOUNTS)
-    def hold(self, project: str, amount: int) -> None:
+    @stateful.rule(project=PROJECTS, amount=AMOUNTS, is_committed=st.booleans())
+    def hold(self, project: str, amount: int, is_committed: bool) -> None:
         with contextlib.suppress(exceptions.QuotaError):
-            self.quotas.commit(base.ADMIN, self.quotas.reserve(base.ADMIN, {"gpu": amount}, project_id=project))
-
-    @stateful.rule(project=PROJECTS, delta=DELTAS, times=st.integers(1, 3))
-    def leave_open(self, project: str, delta: int, times: int) -> None:
-        for _ in range(times):
-            with contextlib.suppress(exceptions.QuotaError):
-                self.open += self.quotas.reserve(base.ADMIN, {"gpu": delta}, project_id=project)
+            uuids = self.quotas.reserve(base.ADMIN, {"gpu": amount}, project_id=project)
+            if is_committed:
+                self.quotas.commit(base.ADMIN, uuids)
+            else:
+                self.open += uuids
 
     @stateful.precondition(lambda self: self.open)
     @stateful.rule(data=st.data(), is_committed=st.booleans())

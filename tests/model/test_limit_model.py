@@ -66,6 +66,10 @@ class PlainLimits:
             path.append(parent)
         return path
 
+    def cannot_move(self, project: str, parent: str | None) -> bool:
+        """The parent does not exist, or is the project itself or below it."""
+        return parent is not None and (parent not in self.parents or project in self.path(parent))
+
     def below(self, project: str) -> list[str]:
         return [name for name in {*self.parents, *self.held, project} if project in self.path(name)]
 
@@ -182,12 +186,8 @@ class Trees(histories.LedgerMachine):
         """Add or move the project, depending on whether it exists."""
         is_known = project in self.plain.parents
         plain = copy.deepcopy(self.plain)
+        refusal = exceptions.ProjectRefused if plain.cannot_move(project, parent) else None
         plain.parents[project] = parent
-        refusal: type[Exception] | None = None
-        if parent is not None and (
-            parent not in self.plain.parents or parent == project or project in self.plain.path(parent)
-        ):
-            refusal = exceptions.ProjectRefused
         self.change(plain, refusal, "move_project" if is_known else "add_project", project, parent)
 
     @stateful.rule(project=PROJECTS)
@@ -242,9 +242,7 @@ class Trees(histories.LedgerMachine):
         """Several moves in one transaction."""
         plain = copy.deepcopy(self.plain)
         for project, parent in moves:
-            if project not in plain.parents or parent == project or (parent and project in plain.path(parent)):
-                return
-            if parent is not None and parent not in plain.parents:
+            if project not in plain.parents or plain.cannot_move(project, parent):
                 return
             plain.parents[project] = parent
         document: dict[str, Any] = {"projects": []}

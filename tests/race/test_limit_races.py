@@ -9,8 +9,6 @@ import random
 from typing import Any
 from unittest import mock
 
-import sqlalchemy as sa
-
 from cyborg_quota import Inventory, QuotaEngine, exceptions
 from cyborg_quota.db import change_log
 from cyborg_quota.limits.models import Flat, StrictTwoLevel
@@ -23,6 +21,9 @@ ROOM = 3
 
 
 class LimitRaceTestCase(test_limits.LimitsTestCase):
+    def make_limited(self, **changes: Any) -> QuotaEngine:
+        return super().make_limited(**{**PATIENT, **changes})
+
     def start(self) -> None:
         """Called before the race: the children open connections of their own."""
         self.engine.close()
@@ -126,11 +127,8 @@ class TestMovesAndLimits(LimitRaceTestCase):
 
     def watch(self) -> None:
         """Assert that no leaf ever holds more than the highest limit it ever had, in any committed state."""
-        with sa.create_engine(self.url, poolclass=sa.NullPool).connect() as connection:
-            query = sa.text("SELECT project_id, used + reserved AS held FROM quota_usages WHERE resource = 'gpu'")
-            over = [
-                tuple(row) for row in connection.execute(query) if row.held > (5 if row.project_id in LEAVES else 0)
-            ]
+        rows = self.fetch("SELECT project_id, used + reserved AS held FROM quota_usages WHERE resource = 'gpu'")
+        over = [tuple(row) for row in rows if row.held > (5 if row.project_id in LEAVES else 0)]
         assert not over, over
 
 
@@ -164,9 +162,6 @@ class TestHistory(LimitRaceTestCase):
 
     policy = Flat
     CHANGES = 6 * fixtures.MORE
-
-    def make_limited(self, **changes: Any) -> QuotaEngine:
-        return super().make_limited(**{**PATIENT, **changes})
 
     def change(self, seed: int) -> None:
         chance = random.Random(seed)

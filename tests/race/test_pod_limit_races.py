@@ -6,37 +6,28 @@ from __future__ import annotations
 import functools
 import random
 
-from cyborg_quota import ANY, Inventory, QuotaEngine, exceptions
-from cyborg_quota.limits.limit_tree import InitialLimits
-from cyborg_quota.limits.models import StrictHierarchy
-from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-from tests import base, fixtures
+from cyborg_quota import ANY, exceptions
+from tests import base
 from tests.base import ADMIN
+from tests.race.test_limit_races import LimitRaceTestCase
 from tests.race.test_races import reserve_until_refused
-from tests.race.workers import PATIENT, PROCESSES, race
+from tests.race.workers import PROCESSES, race
 
 LIMITS = {"p1": 23, "p2": 17}
 
 
-class TestPodLimits(base.LedgerTestCase):
+class TestPodLimits(LimitRaceTestCase):
     def setUp(self) -> None:
         """Add the projects, and two pods with much more capacity than the limits permit."""
         super().setUp()
-        limits, capacity = self.engine.limits, self.engine.capacity
-        limits.set_limits(ADMIN, {"gpu": -1})
-        for project_id, parent_id in (("parent", None), ("child", "parent")):
-            limits.add_project(ADMIN, project_id, parent_id)
-        limits.set_limits(ADMIN, {"gpu": -1}, "child")
+        self.set(None, -1)
+        self.make_tree({"parent": None, "child": "parent"})
+        self.set("child", -1)
         for pod, limit in LIMITS.items():
-            self.engine.pods.add(ADMIN, pod)
-            limits.set_limits(ADMIN, {"gpu": limit}, "parent", pod=pod)
+            self.pods.add(ADMIN, pod)
+            self.admin.set_limits(ADMIN, {"gpu": limit}, "parent", pod=pod)
         for name, pod in (("n1", "p1"), ("n2", "p2"), ("n3", "p1")):
-            capacity.add_provider(ADMIN, name, pod=pod)
-            capacity.set_inventories(ADMIN, name, {"gpu": Inventory(1000)})
-
-    def make_engine(self, **changes: object) -> QuotaEngine:
-        limits = DatabaseLimitDriver(StrictHierarchy(), InitialLimits())
-        return fixtures.make_engine(self.url, limits, **{**PATIENT, **changes})  # type: ignore[arg-type]
+            self.add_provider(name, pod=pod, gpu=1000)
 
     def churn(self, number: int) -> int:
         """Claim 1 to 3 in a pod or in any, and end most claims in some way. Returns how many were refused."""
@@ -65,14 +56,14 @@ class TestPodLimits(base.LedgerTestCase):
         return {row.pod: row.subtree for row in self.fetch(query)}
 
     def test_the_limit_is_reached_and_never_exceeded(self) -> None:
-        self.engine.close()
+        self.start()
         refused = race(*(functools.partial(self.churn, number) for number in range(1, PROCESSES + 1)))
         self.assertGreater(sum(refused), 0)
         self.assert_invariants()
         held = self.held()
         for pod, limit in LIMITS.items():
             self.assertLessEqual(held[pod], limit)
-        self.engine.close()
+        self.start()
         claimed = race(*(functools.partial(self.fill, number) for number in range(PROCESSES)))
         self.assertEqual(LIMITS, self.held(), "exactly what is permitted")
         self.assertEqual(sum(LIMITS.values()), sum(held.values()) + sum(claimed))

@@ -15,8 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg_quota import ANY, Claim, QuotaEngine, exceptions
-from cyborg_quota.db.database import Database
-from tests import base, fixtures, on_sqlite, trees
+from tests import base, fixtures, hooks, on_sqlite, trees
 from tests.race import naive
 from tests.race.workers import PATIENT, PROCESSES, once, race, race_beside, race_in_turns
 
@@ -197,9 +196,7 @@ class TestWhileOthersWrite(RaceTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.database = Database(fixtures.settings(self.url))
-        trees.plant(self.database, {"root": None, "left": "root", "right": "root", "leaf": "left"})
-        self.database.close()
+        self.plant({"root": None, "left": "root", "right": "root", "leaf": "left"})
         self.add_provider("n1", gpu=1000, fpga=1000)
         self.engine.close()
 
@@ -221,7 +218,7 @@ class TestWhileOthersWrite(RaceTestCase):
 
         An audit and a heal at the same time find nothing.
         """
-        rounds = itertools.count()
+        rounds, database = itertools.count(), hooks.database_of(self.engine)
 
         def move_projects() -> None:
             for project_id, parent_id in (
@@ -233,8 +230,8 @@ class TestWhileOthersWrite(RaceTestCase):
                 ("right", None),
                 ("right", "root"),
             ):
-                self.database.write(lambda connection: base.projects.ensure(connection, project_id))  # noqa: B023
-                trees.move(self.database, project_id, parent_id)
+                database.write(lambda connection: base.projects.ensure(connection, project_id))  # noqa: B023
+                trees.move(database, project_id, parent_id)
 
         churners = [functools.partial(self.churn, f"w{number}") for number in range(3)]
         audit, heal = (functools.partial(call, base.ADMIN) for call in (self.engine.audit, self.engine.heal))

@@ -12,7 +12,7 @@ from typing import Any
 
 from cyborg_quota import QuotaEngine
 from tests import base, fixtures
-from tests.functional import test_limits
+from tests.race.test_limit_races import LimitRaceTestCase
 from tests.race.test_races import reserve_and_settle
 from tests.race.workers import FORK, PROCESSES, TIMEOUT_SECONDS, race
 
@@ -72,7 +72,7 @@ def _reserve(engine: QuotaEngine, seed: int, is_enforced: Any, has_seen: Any, ru
             running.value -= 1
 
 
-class TestTotalLimitRaces(test_limits.LimitsTestCase):
+class TestTotalLimitRaces(LimitRaceTestCase):
     def test_switched_while_processes_reserve(self) -> None:
         """The total is the sum of all usage in the end. Once it is enforced, it does not grow above the limit."""
         self.set(None, -1)
@@ -81,8 +81,7 @@ class TestTotalLimitRaces(test_limits.LimitsTestCase):
             self.set(project_id, -1)
         for project_id in ROOTS:
             self.hold(project_id, 1)
-        self.engine.close()
-        self.database.close()
+        self.start()
         switch_while_processes_reserve(self, self.engine, [self.engine] * PROCESSES)
         self.assert_invariants()
         self.assertEqual([], self.engine.audit(base.ADMIN))
