@@ -12,8 +12,7 @@ from tests.faults.load import Crew, Ledger
 from tests.servers.base import session
 from tests.servers.galera import Galera
 
-HOT = ("hot",)
-SPREAD = tuple(f"p{number}" for number in range(50))
+HOT_AND_SPREAD = ("hot",) * 20 + tuple(f"p{number}" for number in range(50))
 
 
 def create_ledger(cluster: Galera, name: str, *, with_capacity: bool = False) -> Ledger:
@@ -55,26 +54,19 @@ def load(
     wait_until_replicated(cluster)
 
 
-def kill_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
-    """The last node is killed, is down for a time, and joins again."""
+def away(cluster: Galera, how: str, seconds: float) -> Callable[[Crew], None]:
+    """Take the last node away in the middle of the load, for ``seconds``, and bring it back before the load ends.
+
+    ``how``: "kill"; "pause": it is suspended, for longer than the others wait for it; "isolate": a network partition,
+    after which it is alone on its side, together with its clients.
+    """
     node = cluster.nodes[-1]
-    return _away(seconds, node.kill, node.rejoin)
-
-
-def pause_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
-    """The last node is suspended for longer than the others wait for it, and is resumed."""
-    node = cluster.nodes[-1]
-    return _away(seconds, node.pause, node.resume, node.wait_rejoined)
-
-
-def isolate_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
-    """A network partition: the last node is alone on its side, together with its clients."""
-    node = cluster.nodes[-1]
-    return _away(seconds, lambda: node.isolate(True), lambda: node.isolate(False), node.wait_rejoined)
-
-
-def _away(seconds: float, leave: Callable[[], None], *back: Callable[[], None]) -> Callable[[Crew], None]:
-    """Take the node away in the middle of the load, for ``seconds``, and bring it back before the load ends."""
+    ways: dict[str, Sequence[Callable[[], None]]] = {
+        "kill": (node.kill, node.rejoin),
+        "pause": (node.pause, node.resume, node.wait_rejoined),
+        "isolate": (lambda: node.isolate(True), lambda: node.isolate(False), node.wait_rejoined),
+    }
+    leave, *back = ways[how]
 
     def act(_crew: Crew) -> None:
         time.sleep(0.5)

@@ -27,11 +27,6 @@ _IN_TRANSACTION = 1
 """The bit of MariaDB's status flags for an open transaction."""
 
 
-def is_write(statement: str) -> bool:
-    """Whether it can change something."""
-    return statement.endswith(ATOMIC) or not (statement.startswith(READS) or statement in BEGIN)
-
-
 def in_transaction(connection: Any) -> bool:
     """Whether a connection of PyMySQL, sqlite3 or psycopg2 has an open transaction."""
     if hasattr(connection, "server_status"):
@@ -66,7 +61,7 @@ class _Watch:
     def _executed(self, _connection: Any, cursor: Any, statement: str, *_rest: Any) -> None:
         if self._is_naive:
             cursor.connection.commit()
-        if is_write(statement):
+        if statement.endswith(ATOMIC) or not (statement.startswith(READS) or statement in BEGIN):
             self._note(is_end=not in_transaction(cursor.connection))
 
     def _note(self, *, is_end: bool) -> None:

@@ -74,10 +74,7 @@ class Proxy(fixtures.Fixture):
         self._target = sa.make_url(url)
 
     def _listen(self, port: int) -> socket.socket:
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
-        listener.listen(128)
+        listener = socket.create_server(("127.0.0.1", port), backlog=128)
         self._selector.register(listener, selectors.EVENT_READ)
         return listener
 
@@ -113,7 +110,7 @@ class Proxy(fixtures.Fixture):
                     self._open()
                 elif key.data in self._pairs:
                     try:
-                        self._forward(key.data, key.fileobj)
+                        self._forward(key.data, key.fileobj)  # type: ignore[arg-type]
                     except OSError:
                         self._close(key.data)
 
@@ -125,24 +122,19 @@ class Proxy(fixtures.Fixture):
             client.close()
             return
         server.settimeout(None)
-        for end in (client, server):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         pair = _Pair(client, server)
         self._pairs.add(pair)
-        self._selector.register(client, selectors.EVENT_READ, pair)
-        self._selector.register(server, selectors.EVENT_READ, pair)
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._selector.register(end, selectors.EVENT_READ, pair)
 
-    def _forward(self, pair: _Pair, source: object) -> None:
-        if source is pair.server:
-            data = pair.server.recv(65536)
-            if not data or pair.is_doomed:
-                self._close(pair)
-            else:
-                pair.client.sendall(data)
-            return
-        data = pair.client.recv(65536)
-        if not data:
+    def _forward(self, pair: _Pair, source: socket.socket) -> None:
+        data = source.recv(65536)
+        if not data or (source is pair.server and pair.is_doomed):
             self._close(pair)
+            return
+        if source is pair.server:
+            pair.client.sendall(data)
             return
         mark, offset = _QUERY[self._target.get_backend_name()]
         if data.startswith(mark, offset):

@@ -158,14 +158,13 @@ def cluster(stage: Stage) -> None:
     with galera.Galera() as nodes:
         acts: list[tuple[int, Callable[[Any], None]]] = [
             (0, lambda _: time.sleep(8.0)),
-            (1, cluster_faults.kill_one(nodes, 6.0)),
-            (1, cluster_faults.isolate_one(nodes, 15.0)),
-            (1, cluster_faults.pause_one(nodes, 20.0)),
+            (1, cluster_faults.away(nodes, "kill", 6.0)),
+            (1, cluster_faults.away(nodes, "isolate", 15.0)),
+            (1, cluster_faults.away(nodes, "pause", 20.0)),
         ]
         for faults, act in _turns(stage, acts):
             with cluster_faults.create_ledger(nodes, "ledger") as ledger:
-                projects = cluster_faults.HOT * 20 + cluster_faults.SPREAD
-                cluster_faults.load(nodes, ledger, act, projects, seed=stage.draw())
+                cluster_faults.load(nodes, ledger, act, cluster_faults.HOT_AND_SPREAD, seed=stage.draw())
                 report = _in_time(ledger)
                 stage.report(report if faults else _without_outages(report), faults)
 

@@ -180,7 +180,7 @@ class TestServers(DiskTestCase):
             self.fill_log()
             self.wait_until("another error", lambda: self.log.read_text().count(" ERROR ") >= errors + 2)
             self.filler.unlink()
-            self.wait_until("the end of the backlog", lambda: self.is_running_again() and self.count() == 0)
+            self.wait_until("the end of the backlog", lambda: self.count() == 0)
         text = self.log.read_text()
         self.assertNotIn("Traceback", text)
         errors = [line for line in text.splitlines() if " ERROR " in line]
@@ -189,15 +189,6 @@ class TestServers(DiskTestCase):
             invariants.assert_hold(connection)
         self.assertEqual([], engine.audit(base.ADMIN))
         self.assertEqual(0, engine.get_usages(context)["gpu"].reserved)
-
-    def is_running_again(self) -> bool:
-        """Start the server if it has ended, as its service manager does: see ``place``.
-
-        PostgreSQL ends when it cannot write its log.
-        """
-        if not self.server.running:
-            self.server.start()
-        return True
 
     def fill_log(self) -> None:
         """On PostgreSQL: use up the log files that were preallocated."""
@@ -210,7 +201,13 @@ class TestServers(DiskTestCase):
                 self.fill()
 
     def count(self) -> int:
-        """Return the number of rows left for the expirer; -1 if the server does not answer."""
+        """Return the number of rows left for the expirer; -1 if the server does not answer.
+
+        The server is started if it has ended, as its service manager does: see ``place``. PostgreSQL ends when it
+        cannot write its log.
+        """
+        if not self.server.running:
+            self.server.start()
         query = "SELECT COUNT(*) FROM reservations WHERE consumer_id IS NULL"
         with contextlib.suppress(sa.exc.DBAPIError), self.sql.connect() as connection:
             return int(connection.exec_driver_sql(query).scalar_one())
@@ -221,15 +218,15 @@ class TestServers(DiskTestCase):
         """Start the installed service."""
         conf = self.directory / "conf"
         conf.write_text(CONF.format(url=self.ledger.url.replace("$", "$$")))
-        with self.log.open("wb") as log:
-            process = subprocess.Popen(
-                [installed("cyborg-quota-expirer"), "--config-file", str(conf)], stderr=log, start_new_session=True
-            )
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait(30)
+        command = [installed("cyborg-quota-expirer"), "--config-file", str(conf)]
+        with (
+            self.log.open("wb") as log,
+            subprocess.Popen(command, stderr=log, start_new_session=True) as process,
+        ):
+            try:
+                yield
+            finally:
+                process.terminate()
 
     def wait_until(self, what: str, is_so: Callable[[], bool]) -> None:
         machine.wait_until(is_so, 40.0)

@@ -48,6 +48,7 @@ QUICK = {
     "evs.install_timeout": "PT3S",
 }
 OUTAGE = "DatabaseUnavailable"
+EVERYWHERE = {"projects": cluster_faults.HOT_AND_SPREAD, "pause_seconds": None}
 PAUSED = {"pause_seconds": 0.1}
 """Between two requests of a worker while a node is away: without pauses, the workers delay its return by seconds."""
 
@@ -76,13 +77,12 @@ class TestCluster(outages.StepsTestCase, test_base.BaseTestCase):
         ):
             with self.step(step.__name__):
                 step()
-        everywhere = cluster_faults.HOT * 20 + cluster_faults.SPREAD
         impatient = {"statement_timeout_seconds": 3, "retry_seconds": 2.0, "connect_timeout_seconds": 1}
         faults: list[tuple[str, Callable[[Any], None], str | None, dict[str, Any]]] = [
-            ("all nodes are up", lambda _: time.sleep(1.0), None, {"projects": everywhere, "pause_seconds": None}),
-            ("a node is killed", cluster_faults.kill_one(self.cluster, 0.5), "OverCapacity", {}),
-            ("the network parts", cluster_faults.isolate_one(self.cluster, 4.0), OUTAGE, {"retry_seconds": 1.0}),
-            ("a node stands still", cluster_faults.pause_one(self.cluster, 5.0), OUTAGE, impatient),
+            ("all nodes are up", lambda _: time.sleep(1.0), None, EVERYWHERE),
+            ("a node is killed", cluster_faults.away(self.cluster, "kill", 0.5), "OverCapacity", {}),
+            ("the network parts", cluster_faults.away(self.cluster, "isolate", 4.0), OUTAGE, {"retry_seconds": 1.0}),
+            ("a node stands still", cluster_faults.away(self.cluster, "pause", 5.0), OUTAGE, impatient),
         ]
         for name, act, expected, how in faults:
             with self.step(name), self.ledger() as ledger:

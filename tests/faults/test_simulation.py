@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from cyborg_quota.db import connect
 from cyborg_quota.ledger.limit_source import LimitDriver
-from tests import base, fixtures
+from tests import base, fixtures, on_sqlite
 from tests.faults import injecting
 from tests.faults.injecting import Injected
 from tests.model import test_model
@@ -97,12 +97,8 @@ class TestSimulation(base.BackendTestCase):
         for where in (injecting.BEFORE, injecting.BEHIND, injecting.BEFORE_COMMIT, injecting.BEHIND_COMMIT):
             self.assertGreater(struck[where], 0, f"{where} was never tried")
 
-
-class TestControl(base.BackendTestCase):
-    """A wrong implementation, which is wrong only if a database fails at the right time."""
-
-    scenarios = fixtures.ON_SQLITE
-
-    def test_a_transaction_left_open(self) -> None:
+    @on_sqlite
+    def test_a_transaction_left_open_is_detected(self) -> None:
+        """A wrong implementation, which is wrong only if a database fails at the right time."""
         with mock.patch.object(connect, "rollback_open_transaction"):
             self.assertRaises(AssertionError, simulate, self.backend, 1, 200)

@@ -118,8 +118,7 @@ class TestSlow(base.LedgerTestCase):
         """A caller waits for a locked row for one statement timeout; it tries no other variant, and does not retry."""
         engine = self.make_engine(statement_timeout_seconds=4, retry_seconds=1.0)
         engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
-        sql = sa.create_engine(self.url, poolclass=sa.NullPool)
-        with sql.begin() as other:
+        with self.sql.begin() as other:
             other.exec_driver_sql("UPDATE quota_usages SET used = used")
             with hooks.recorded_statements(engine) as sent:
                 self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
@@ -133,10 +132,9 @@ class TestSlow(base.LedgerTestCase):
         engine = self.make_engine(statement_timeout_seconds=3, retry_seconds=1.0)
         trees.plant(hooks.database_of(engine), {"top": None, "p1": "top"})
         engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
-        sql = sa.create_engine(self.url, poolclass=sa.NullPool)
 
         def hold(project_id: str, seconds: float) -> None:
-            with hooks.row_locks(sql).begin() as other:
+            with hooks.row_locks(self.sql).begin() as other:
                 other.exec_driver_sql(f"UPDATE quota_usages SET used = used WHERE project_id = '{project_id}'")
                 held.wait()
                 time.sleep(seconds)

@@ -90,16 +90,20 @@ FULL = "leaf3"
 """A leaf in which 4 are held before the race: a reserve of 2 or 3 is refused there."""
 
 
+class Overcommitting(Flat):
+    """Any limit can be set, as under flat, and the limit of every ancestor is enforced, as under strict_hierarchy."""
+
+    bounds_subtree = True
+
+
 class TestMovesAndLimits(LimitRaceTestCase):
+    policy = Overcommitting
     chance = random.Random(11)
 
     def test_no_reserve_passes_a_limit_while_projects_move_and_limits_are_set(self) -> None:
         """Leaves move between two tops, singly and by imports, and limits change between 8 and 12."""
-        self.set(None, LIMIT)
-        self.make_tree({**dict.fromkeys(TOPS), **dict.fromkeys(LEAVES, "left")})
-        self.engine._driver.limit_driver.model = Overcommitting()  # type: ignore[attr-defined]
-        for leaf in LEAVES:
-            self.set(leaf, 5)
+        tree = {**dict.fromkeys(TOPS), **dict.fromkeys(LEAVES, "left")}
+        self.import_tree(tree, dict.fromkeys(LEAVES, 5), gpu=LIMIT)
         self.hold(FULL, 4)
         self.start()
 
@@ -130,12 +134,6 @@ class TestMovesAndLimits(LimitRaceTestCase):
         rows = self.fetch("SELECT project_id, used + reserved AS held FROM quota_usages WHERE resource = 'gpu'")
         over = [tuple(row) for row in rows if row.held > (5 if row.project_id in LEAVES else 0)]
         assert not over, over
-
-
-class Overcommitting(Flat):
-    """Any limit can be set, as under flat, and the limit of every ancestor is enforced, as under strict_hierarchy."""
-
-    bounds_subtree = True
 
 
 class TestOvercommitted(LimitRaceTestCase):

@@ -95,21 +95,19 @@ class TestSkewedClocks(MeterRaceTestCase):
 
     def work(self, number: int, begin: int) -> list[Change]:
         """Make calls, each at a second of its own."""
-        rng, changes, held = random.Random(number), list[Change](), dict[str, Change]()
+        rng, changes = random.Random(number), list[Change]()
         second = begin + rng.randrange(SPREAD)
         for turn in range(CALLS):
             second += rng.choice((0, 1, 7))
             self.clock.second = second
-            consumer, project, amount = f"c{number}-{turn}", rng.choice(LEAVES), rng.randint(1, 9)
-            call = rng.choice(("release", "resize", "transfer")) if held and turn % 2 else "reserve"
-            if call == "reserve":
-                self.engine.reserve(base.Context(project), {"gpu": amount}, consumer=consumer)
-                change = Change(consumer, project, amount, second)
+            project, amount = rng.choice(LEAVES), rng.randint(1, 9)
+            if turn % 2:
+                call = rng.choice(("release", "resize", "transfer"))
+                change = self.change(call, changes[-1], project, amount)._replace(at=second)
             else:
-                change = self.change(call, held.pop(rng.choice(list(held))), project, amount)._replace(at=second)
+                change = Change(f"c{number}-{turn}", project, amount, second)
+                self.engine.reserve(base.Context(project), {"gpu": amount}, consumer=change.consumer)
             changes.append(change)
-            if change.amount:
-                held[change.consumer] = change
         return changes
 
     def change(self, call: str, before: Change, project: str, amount: int) -> Change:

@@ -60,10 +60,8 @@ class TestOverrides(test_limit_races.LimitRaceTestCase):
 
     def test_overrides_of_siblings_made_at_once_stay_within_the_parent(self) -> None:
         """Administrators make an override of another child, for spans that overlap; three fit."""
-        self.set(None, 0)
         children = [f"child{number}" for number in range(PROCESSES)]
-        self.make_tree({"parent": None, **dict.fromkeys(children, "parent")})
-        self.set("parent", 3)
+        self.import_tree({"parent": None, **dict.fromkeys(children, "parent")}, {"parent": 3}, gpu=0)
         now = self.database.read(overrides.now)
         self.start()
 

@@ -20,9 +20,7 @@ class TestPodLimits(LimitRaceTestCase):
     def setUp(self) -> None:
         """Add the projects, and two pods with much more capacity than the limits permit."""
         super().setUp()
-        self.set(None, -1)
-        self.make_tree({"parent": None, "child": "parent"})
-        self.set("child", -1)
+        self.import_tree({"parent": None, "child": "parent"}, {"child": -1}, gpu=-1)
         for pod, limit in LIMITS.items():
             self.pods.add(ADMIN, pod)
             self.admin.set_limits(ADMIN, {"gpu": limit}, "parent", pod=pod)

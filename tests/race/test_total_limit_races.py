@@ -75,10 +75,7 @@ def _reserve(engine: QuotaEngine, seed: int, is_enforced: Any, has_seen: Any, ru
 class TestTotalLimitRaces(LimitRaceTestCase):
     def test_switched_while_processes_reserve(self) -> None:
         """The total is the sum of all usage in the end. Once it is enforced, it does not grow above the limit."""
-        self.set(None, -1)
-        self.make_tree({**dict.fromkeys(ROOTS), "child": "root0"})
-        for project_id in ("root0", "child"):
-            self.set(project_id, -1)
+        self.import_tree({**dict.fromkeys(ROOTS), "child": "root0"}, {"root0": -1, "child": -1}, gpu=-1)
         for project_id in ROOTS:
             self.hold(project_id, 1)
         self.start()
