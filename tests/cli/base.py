@@ -12,7 +12,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import fixtures as fx
@@ -128,6 +128,17 @@ class CliTestCase(base.BaseTestCase):
         self.assertEqual(1, ended.err.count("\n"), ended.err)
         self.assertTrue(ended.err.startswith(f"{PROGRAM}: "), ended.err)
         return ended.err
+
+    def prepare(self, *lines: str) -> None:
+        """Run commands that must succeed, whatever they print."""
+        for line in lines:
+            ended = self.call(*line.split())
+            self.assertEqual(0, ended.status, (line, ended.err))
+
+    def refused_each(self, status: int, lines: Mapping[str, str]) -> None:
+        """Run each command, which must fail with ``status`` and one line that contains the text beside it."""
+        for line, text in lines.items():
+            self.assertIn(text, self.refused(status, *line.split()), line)
 
     def misused(self, *argv: str) -> str:
         """Run a command that argparse must refuse: one line with a hint, exit status 2; returns that line."""

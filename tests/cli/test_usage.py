@@ -7,37 +7,45 @@ from typing import Any
 from unittest import mock
 
 from cyborg_quota.db.database import Database
-from tests.cli import base
+from tests.cli import base, test_limits
 
 USAGE = ["project_id", "resource", "limit", "used", "reserved", "available", "fits", "bound_by"]
-TREE = "[limits]\ndriver = database"
+
+OVER = [
+    *("project_id", "resource", "scope", "limit", "used", "reserved", "subtree", "promised"),
+    *("requested", "fits", "pod"),
+]
 
 
 class UsageTest(base.CliTestCase):
     def test_list_of_a_project_shows_unused_resources(self) -> None:
         self.limit("gpu:0")
-        rows = self.good("show", "--usage", "new")
         self.assertEqual(
-            [("new", "fpga", -1, 0, 0, None, None, None), ("new", "gpu", 0, 0, 0, 0, 0, "new")],
-            [tuple(row[name] for name in USAGE) for row in rows],
+            [
+                dict(zip(USAGE, ("new", "fpga", -1, 0, 0, None, None, None), strict=True)),
+                dict(zip(USAGE, ("new", "gpu", 0, 0, 0, 0, 0, "new"), strict=True)),
+            ],
+            [{name: row[name] for name in USAGE} for row in self.good("show", "--usage", "new")],
         )
         self.assertIn("Invalid project_id", self.refused(2, "show", "--usage", " "))
 
     def test_a_limit_that_is_not_set(self) -> None:
         """The list said `unlimited`, and at the same time that nothing fits."""
         self.good("reserve", "--project", "p", "gpu=3")
-        self.configure("[limits]\ndriver = database")
+        self.configure(base.DATABASE)
         for argv in ((), ("--project", "p", "--resource", "gpu")):
-            (row,) = self.good("list", "--usage", *argv)
-            self.assertEqual(("p", "gpu", None, 0, 3, None, 0, "p"), tuple(row.values()))
+            self.assertEqual(
+                [dict(zip(USAGE, ("p", "gpu", None, 0, 3, None, 0, "p"), strict=True))],
+                self.good("list", "--usage", *argv),
+            )
             self.assertIn(
                 "| p          | gpu      | not set |    0 |        3 |           | 0    | p        |",
                 self.call("list", "--usage", *argv).out,
             )
-        self.call("set", "gpu=-1", "p")
+        self.prepare("set gpu=-1 p")
         self.assertIn("| p          | gpu      | unlimited |", self.call("list", "--usage").out)
-        self.configure("[limits]\ndriver = database\nmissing = unlimited")
-        self.call("unset", "--resource", "gpu", "p")
+        self.configure(f"{base.DATABASE}missing = unlimited")
+        self.prepare("unset --resource gpu p")
         self.assertIn("| p          | gpu      | unlimited |", self.call("list", "--usage").out)
 
     def test_check(self) -> None:
@@ -46,10 +54,7 @@ class UsageTest(base.CliTestCase):
         self.limit("gpu:2,fpga:1")
         self.assertEqual([], self.good("check", "gpu=2", "fpga=1", "p1"))
         ended = self.call("check", "gpu=3", "fpga=2", "p1", "-f", "json")
-        self.assertEqual((1, ""), (ended.status, ended.err))
-        expected = ["project_id", "resource", "scope", "limit", "used", "reserved", "subtree", "promised"]
-        expected += ["requested", "fits"]
-        self.assertEqual([[*expected, "pod"]] * 2, [list(row) for row in ended.json])
+        self.assertEqual((1, "", [OVER] * 2), (ended.status, ended.err, [list(row) for row in ended.json]))
         self.assertEqual(
             [
                 ("p1", "fpga", "project", 1, 0, 0, None, 0, 2, 1, None),
@@ -67,19 +72,22 @@ class UsageTest(base.CliTestCase):
 
     def test_an_override(self) -> None:
         """show names its end, and the limit without it."""
-        self.configure("[limits]\ndriver = database")
-        self.call("set", "--default", "gpu=4", "fpga=2")
+        self.configure(base.DATABASE)
+        self.prepare("set --default gpu=4 fpga=2")
         self.assertNotIn("override_until", self.call("show", "--usage", "p").out)
-        self.call("set", "gpu=-1", "p", "--until", "2999-01-01")
-        fpga, gpu = self.good("show", "--usage", "p")
-        self.assertEqual([None, None], [fpga["override_until"], fpga["otherwise"]])
+        self.prepare("set gpu=-1 p --until 2999-01-01")
+        until = "2999-01-01T00:00:00.000000Z"
         self.assertEqual(
-            (-1, "2999-01-01T00:00:00.000000Z", 4), (gpu["limit"], gpu["override_until"], gpu["otherwise"])
+            [("fpga", 2, None, None), ("gpu", -1, until, 4)],
+            [
+                tuple(row[name] for name in ("resource", "limit", "override_until", "otherwise"))
+                for row in self.good("show", "--usage", "p")
+            ],
         )
-        self.assertIn("| 2999-01-01T00:00:00.000000Z | 4 ", self.call("show", "--usage", "p").out)
+        self.assertIn(f"| {until} | 4 ", self.call("show", "--usage", "p").out)
 
     def test_an_empty_list(self) -> None:
-        self.configure("[limits]\ndriver = database")
+        self.configure(base.DATABASE)
         for argv, noun in (
             (("list",), "limit"),
             (("list", "--usage"), "usage"),
@@ -97,54 +105,48 @@ class UsageTest(base.CliTestCase):
 
     def test_check_of_bad_input(self) -> None:
         self.misused("check", "gpu=x", "p1")
-        self.assertIn("Name a project", self.refused(2, "check", "gpu=1"))
-        self.assertIn("Unknown resource", self.refused(2, "check", "tpu=1", "p1"))
-
-        self.assertIn("Unknown resource", self.refused(2, "check", "--how-many", "tpu=1", "p1"))
-        for argv in ((), ("gpu=1", "--how-many", "gpu=1"), ("gpu=1", "--provider", "any")):
-            self.assertIn("--how-many", self.refused(2, "check", *argv, "p1"))
+        self.refused_each(
+            2,
+            {
+                "check gpu=1": "Name a project",
+                "check tpu=1 p1": "Unknown resource",
+                "check --how-many tpu=1 p1": "Unknown resource",
+                "check p1": "--how-many",
+                "check gpu=1 --how-many gpu=1 p1": "--how-many",
+                "check gpu=1 --provider any p1": "--how-many",
+            },
+        )
         for bundle in ("", "gpu", "gpu=0", "gpu=-1", "gpu=1,gpu=2", "gpu=1,", "gpu=x"):
             self.misused("check", "p1", "--how-many", bundle)
 
-    def make_tree(self) -> None:
+    def test_how_many(self) -> None:
         """``physics`` may hold 30 gpu and holds 5; its child ``higgs`` holds 20 of 20."""
-        self.configure(TREE)
-        for line in (
+        self.configure(base.DATABASE)
+        self.prepare(
             "set --default gpu=0 fpga=-1",
             "project set physics --no-parent",
             "project set higgs --parent physics",
             "set gpu=30 physics",
             "set gpu=20 fpga=9 higgs",
-            "reserve --project physics --consumer a gpu=5",
-            "reserve --project higgs --consumer b gpu=20",
-            "commit --project physics --consumer a",
-            "commit --project higgs --consumer b",
-        ):
-            self.assertEqual(0, self.call(*line.split()).status, line)
-
-    def test_how_many(self) -> None:
-        self.make_tree()
-        self.assertEqual(
-            [{"how_many": 2, "resource": "gpu", "fits": 5, "bound_by": "physics", "pod": None}],
-            self.good("check", "--how-many", "gpu=2,fpga=1", "physics"),
+            "reserve --project physics gpu=5",
+            "reserve --project higgs gpu=20",
         )
+        names = ("how_many", "resource", "fits", "bound_by", "pod")
+        for bundle, project, expected in (
+            ("gpu=2,fpga=1", "physics", (2, "gpu", 5, "physics", None)),
+            ("gpu=1,fpga=1", "higgs", (0, "gpu", 0, "higgs", None)),
+            ("fpga=1", "physics", (2**31 - 1, "fpga", None, None, None)),
+        ):
+            row = dict(zip(names, expected, strict=True))
+            self.assertEqual([row], self.good("check", "--how-many", bundle, project))
         self.assertEqual([], self.good("check", "gpu=4", "fpga=2", "physics"))
         self.assertEqual(1, self.call("check", "gpu=6", "fpga=3", "physics").status)
-        self.assertEqual(
-            [{"how_many": 0, "resource": "gpu", "fits": 0, "bound_by": "higgs", "pod": None}],
-            self.good("check", "--how-many", "gpu=1,fpga=1", "higgs"),
-        )
-        self.assertEqual(
-            [{"how_many": 2**31 - 1, "resource": "fpga", "fits": None, "bound_by": None, "pod": None}],
-            self.good("check", "--how-many", "fpga=1", "physics"),
-        )
         self.assertIn("unlimited", self.call("check", "--how-many", "fpga=1", "physics").out)
-        self.good("reserve", "--project", "physics", "fpga=1")
+        self.prepare("reserve --project physics fpga=1")
         row = {"how_many": 2**30 - 1, "resource": "fpga", "fits": 2**31 - 2, "bound_by": None, "pod": None}
         self.assertEqual([row], self.good("check", "--how-many", "fpga=2", "physics"))
-        table = self.call("check", "--how-many", "fpga=2", "physics").out.splitlines()[3]
-        cells = [cell.strip() for cell in table.strip("|").split("|")]
-        self.assertEqual(["unlimited", "fpga", "unlimited", "", ""], cells)
+        shown = test_limits.table(self.call("check", "--how-many", "fpga=2", "physics").out)[1]
+        self.assertEqual(["unlimited", "fpga", "unlimited", "", ""], shown)
 
     def test_a_row_shows_one_moment(self) -> None:
         """If something is released between two reads, a row must not say that more fits than is available."""
@@ -191,7 +193,6 @@ class UsageTest(base.CliTestCase):
         }
         found = self.call("audit", "-f", "json")
         self.assertEqual((1, "", [row]), (found.status, found.err, found.json))
-        healed = self.call("heal", "-f", "json")
-        self.assertEqual((0, [row]), (healed.status, healed.json))
+        self.assertEqual([row], self.good("heal"))
         self.assertEqual([], self.good("audit"))
         self.assertEqual([], self.good("heal"))
