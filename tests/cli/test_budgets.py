@@ -15,8 +15,8 @@ class BudgetTest(LimitTestCase):
 
     def test_it_is_set_shown_adjusted_and_deleted(self) -> None:
         [made] = self.good("budget", "set", "--hours", "gpu=1000", "--every", "quarter", "--carry", "gpu=50", "physics")
-        self.assertEqual((1000, 25, "refuse"), (made["hours"], made["held"], made["enforce"]))
-        self.assertEqual(("quarter", 50), (made["every"], made["carry"]))
+        expected = {"hours": 1000, "held": 25, "enforce": "refuse", "every": "quarter", "carry": 50}
+        self.assertEqual(expected, {name: made[name] for name in expected})
         self.assertIsNotNone(made["lasts_until"])
         [one] = self.good("budget", "adjust", "--hours", "gpu=900", "--reason", "before the ledger", "physics")
         self.assertEqual((900, 100), (round(one["spent"]), round(one["left"])))

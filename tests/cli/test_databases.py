@@ -46,7 +46,7 @@ class DatabasesTest(base.CliTestCase):
         self.assertIn(
             "limit 3, used 0, reserved 2, requested 2", self.refused(1, "reserve", "--project", "p1", "gpu=2")
         )
-        self.good("commit", "--project", "p1", "--consumer", "c")
+        self.prepare("commit --project p1 --consumer c")
         self.assertEqual((3, 2, 0, 1), tuple(self.good("list", "--usage")[0].values())[2:6])
         self.good("release", "--project", "p1", "--consumer", "c")
         self.assertEqual([], self.good("audit"))

@@ -26,5 +26,4 @@ class DatabaseTest(base.CliTestCase):
 
     def test_a_database_that_does_not_answer(self) -> None:
         self.configure("[quota]\nretry_seconds = 0.1", url="mysql+pymysql://quota:Pass%20word1@127.0.0.1:1/quota")
-        line = self.refused(1, "list", "--usage")
-        self.assertIn("The database did not complete the call", line)
+        self.refused_each(1, {"list --usage": "The database did not complete the call"})

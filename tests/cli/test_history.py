@@ -37,10 +37,12 @@ COLUMNS = [
 
 class HistoryTest(test_limits.LimitTestCase):
     def test_what_is_shown(self) -> None:
-        self.done("set", "--default", "gpu=5", "--reason", "opening day")
-        self.done("project", "set", "p", "--no-parent")
-        self.done("set", "gpu=-1", "p")
-        self.done("unset", "--resource", "gpu", "--reason", "closed", "p")
+        self.prepare(
+            "set --default gpu=5 --reason opening",
+            "project set p --no-parent",
+            "set gpu=-1 p",
+            "unset --resource gpu --reason closed p",
+        )
         rows = self.good("history", "list")
         self.assertEqual([COLUMNS] * 4, [list(row) for row in rows])
         self.assertEqual(
@@ -48,7 +50,7 @@ class HistoryTest(test_limits.LimitTestCase):
                 ("unset limit", "p", "gpu", -1, None, "closed"),
                 ("set limit", "p", "gpu", None, -1, None),
                 ("add project", "p", None, None, None, None),
-                ("set limit", None, "gpu", None, 5, "opening day"),
+                ("set limit", None, "gpu", None, 5, "opening"),
             ],
             [
                 tuple(row[name] for name in ("action", "project_id", "resource", "before", "after", "reason"))
@@ -99,43 +101,45 @@ class HistoryTest(test_limits.LimitTestCase):
         self.assertEqual("os:4000000", main._os_user())
 
     def test_filters(self) -> None:
-        for number in range(1, 5):
-            self.assertEqual(0, self.call("set", f"gpu={number}", f"p{number % 2}").status)
+        self.prepare(*(f"set gpu={number} p{number % 2}" for number in range(1, 5)))
         self.assertEqual([3, 1], [row["after"] for row in self.good("history", "list", "--project", "p1")])
         for since, count in (("1h", 4), ("2001-01-01", 4), ("2001-01-01T10:00+02:00", 4), ("2999-01-01T00:00Z", 0)):
-            self.assertEqual(count, len(self.good("history", "list", "--since", since) or []), since)
-        for argv in (("--since", "soon"), ("--since", "30x"), ("--limit", "many")):
+            self.assertEqual(count, len(self.good("history", "list", "--since", since)), since)
+        for argv in (("--since", "soon"), ("--since", "30x"), ("--limit", "many"), ("--subject", "nothing")):
             self.misused("history", "list", *argv)
-        self.assertIn("marker", self.refused(2, "history", "list", "--marker", "first"))
+        self.refused_each(2, {"history list --marker first": "marker"})
 
     def test_a_required_reason(self) -> None:
         self.configure(base.DATABASE + "require_reason = true\n")
         file = self.directory / "limits.yaml"
         file.write_text("defaults: {gpu: 2}\n")
-        override = ("set", "gpu=1", "p", "--until", "2999-01-01")
-        total = ("set", "--total", "gpu=9")
-        for argv in (("limits", "import", str(file)), override, total):
-            self.assertEqual(0, self.call(*argv, "--dry-run").status)
-        commands = [
-            ("set", "--default", "gpu=1"),
-            ("project", "set", "p", "--no-parent"),
-            ("project", "set", "q", "--parent", "p"),
-            ("project", "set", "q", "--no-parent"),
-        ]
-        commands += [override, total, ("override", "delete", "ID"), ("unset", "--total", "--resource", "gpu")]
-        for words in (*commands, ("project", "delete", "p"), ("limits", "import", str(file))):
+        total, override = "set --total gpu=9", "set gpu=1 p --until 2999-01-01"
+        self.prepare(*(f"{line} --dry-run" for line in (f"limits import {file}", override, total)))
+        for line in (
+            "set --default gpu=1",
+            "project set p --no-parent",
+            "project set q --parent p",
+            "project set q --no-parent",
+            override,
+            total,
+            "override delete ID",
+            "unset --total --resource gpu",
+            "project delete p",
+            f"limits import {file}",
+        ):
             (row,) = self.good("override", "list") or [{"id": "ID"}]
-            argv = tuple(word.replace("ID", row["id"]) for word in words)
-            self.assertIn("--reason", self.refused(2, *argv))
-            self.assertEqual(0, self.call(*argv, "--reason", "because").status, argv)
+            command = line.replace("ID", row["id"])
+            self.refused_each(2, {command: "--reason"})
+            self.prepare(f"{command} --reason because")
 
     def test_of_capacity_and_pods(self) -> None:
-        why = ("--reason", "because")
-        self.good("provider", "create", "n1", "--reason", "rack 7")
-        self.good("inventory", "set", "n1", "gpu=8")
-        self.good("inventory", "set", "n1", "gpu=9", "fpga=1", "--reserved", "1", *why)
-        self.good("pod", "create", "east")
-        self.good("pod", "set", "--state", "maintenance", "east")
+        self.prepare(
+            "provider create n1 --reason rack",
+            "inventory set n1 gpu=8",
+            "inventory set n1 gpu=9 fpga=1 --reserved 1 --reason because",
+            "pod create east",
+            "pod set --state maintenance east",
+        )
         names = ("action", "provider", "resource", "pod", "reason")
         self.assertEqual(
             [
@@ -144,32 +148,31 @@ class HistoryTest(test_limits.LimitTestCase):
                 ("set inventory", "n1", "gpu", None, "because"),
                 ("set inventory", "n1", "fpga", None, "because"),
                 ("set inventory", "n1", "gpu", None, None),
-                ("add provider", "n1", None, None, "rack 7"),
+                ("add provider", "n1", None, None, "rack"),
             ],
             [tuple(row[name] for name in names) for row in self.good("history", "list")],
         )
         (row,) = self.good("history", "list", "--provider", "n1", "--resource", "gpu", "--limit", "1")
         self.assertEqual((8, 9), (row["before"]["total"], row["after"]["total"]))
         table = self.call("history", "list", "--provider", "n1", "--resource", "gpu", "--limit", "1").out
+        self.assertIn("| set inventory n1 | gpu ", table)
         self.assertIn("total 9, reserved 1, max_unit 9", table)
         self.assertNotIn("step_size", table)
-        self.assertIn("| set inventory n1 | gpu ", table)
         self.assertIn("| set pod east ", self.call("history", "list", "--pod", "east").out)
         self.assertEqual(2, len(self.good("history", "list", "--pod", "east", "--subject", "pod")))
         self.assertEqual([], self.good("history", "list", "--user", "nobody"))
         self.assertEqual([], self.good("history", "list", "--until", "1h"))
-        self.misused("history", "list", "--subject", "nothing")
         # Every other command of capacity takes a reason, too.
         path = self.directory / "nodes.csv"
         path.write_text("provider,resource,total\nn1,gpu,3\n")
-        self.good("capacity", "import", str(path), *why)
-        self.good("provider", "set", "n1", "--shared", *why)
-        for argv in (
-            ("inventory", "delete", "n1", "gpu"),
-            ("inventory", "delete", "n1", "fpga"),
-            ("provider", "delete", "n1"),
+        for command in (
+            f"capacity import {path}",
+            "provider set n1 --shared",
+            "inventory delete n1 gpu",
+            "inventory delete n1 fpga",
+            "provider delete n1",
         ):
-            self.assertEqual(0, self.call(*argv, *why).status)
+            self.prepare(f"{command} --reason because")
         self.assertEqual(["because"] * 5, [row["reason"] for row in self.good("history", "list", "--limit", "5")])
         self.assertIn("reason", self.refused(2, "provider", "create", "n2", "--reason", ""))
 
@@ -178,12 +181,10 @@ class PurgeTest(base.CliTestCase):
     def test_the_expirer_purges_the_history(self) -> None:
         """By [limits] history_age; without it, never."""
         self.configure(base.DATABASE)
-        for number in range(3):
-            self.call("set", "--default", f"gpu={number}")
+        self.prepare(*(f"set --default gpu={number}" for number in range(3)))
         self.sql("UPDATE changes SET created_at = '2001-01-01 00:00:00.000000'")
         for age, count in (("", 3), ("history_age = 86400\n", 0)):
             self.configure(base.DATABASE + age)
             ended = self.call_expirer("--once")
-            self.assertEqual(0, ended.status, ended.err)
-            self.assertEqual(count, len(self.good("history", "list") or []))
+            self.assertEqual((0, count), (ended.status, len(self.good("history", "list"))), ended.err)
         self.assertIn("purged 3", ended.out)

@@ -24,9 +24,11 @@ endpoint_id = cyborg
 class KeystoneDownTest(base.CliTestCase):
     def setUp(self) -> None:
         super().setUp()
-        for project_id, amount in (("p1", 2), ("p2", 3)):
-            self.good("reserve", "--project", project_id, "--consumer", "c", f"gpu={amount}")
-        self.good("commit", "--project", "p1", "--consumer", "c")
+        self.prepare(
+            "reserve --project p1 --consumer c gpu=2",
+            "reserve --project p2 --consumer c gpu=3",
+            "commit --project p1 --consumer c",
+        )
         self.configure(KEYSTONE.format(port=machine.free_port()))
 
     def test_commands_that_need_a_limit_fail(self) -> None:
@@ -51,9 +53,7 @@ class ProjectNamesTest(base.CliTestCase):
         port = machine.free_port()
         self.configure(KEYSTONE.format(port=port).replace("driver = keystone", "driver = database"))
         self.reason = f"Projects cannot be looked up: Keystone at http://127.0.0.1:{port}/v3 cannot be reached"
-        self.call("set", "--default", "gpu=5")
-        self.call("set", "--force", "gpu=7", "p1")
-        self.good("reserve", "--project", "p1", "--consumer", "c", "gpu=1")
+        self.prepare("set --default gpu=5", "set --force gpu=7 p1", "reserve --project p1 --consumer c gpu=1")
 
     def test_a_name_needs_keystone(self) -> None:
         for argv in (
@@ -71,8 +71,7 @@ class ProjectNamesTest(base.CliTestCase):
     def test_an_id_does_not_and_tables_leave_names_out(self) -> None:
         for project_id in ("p1", "0123456789abcdef0123456789abcdef", "01234567-89ab-cdef-0123-456789abcdef"):
             self.good("show", "--usage", project_id)
-        self.good("show", "--ancestors", "p1")
-        self.assertEqual(0, self.call("release", "--project", "p1", "--consumer", "c").status)
+        self.prepare("show --ancestors p1", "release --project p1 --consumer c")
         ended = self.call("list", "--names", "-f", "json")
         self.assertEqual((0, [None, None]), (ended.status, [row["project_name"] for row in ended.json]))
         self.assertRegex(ended.err, r"\AWARNING: The names of the projects are unknown: [^\n]*\n\Z")
@@ -86,9 +85,9 @@ class ProjectNamesTest(base.CliTestCase):
             self.assertIn(self.reason, error)
             self.assertIn("To use an id without Keystone, add --force.", error)
             self.assertEqual((0, ""), (self.call(*argv, "p1", "--force").status, self.call("list", "--over").err))
-        self.assertEqual(0, self.call("unset", "--resource", "gpu", "p1").status)
+        self.prepare("unset --resource gpu p1")
         file = self.directory / "limits.yaml"
         file.write_text("projects: [{id: p2}]")
-        self.assertIn(self.reason, self.refused(1, "limits", "import", str(file)))
-        self.good("limits", "import", str(file), "--force")
+        self.refused_each(1, {f"limits import {file}": self.reason})
+        self.prepare(f"limits import {file} --force")
         self.assertEqual([], self.good("limits", "import", str(file)), "without a change, nothing is looked up")

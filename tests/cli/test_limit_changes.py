@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from tests.cli import base
@@ -19,39 +18,40 @@ class LimitCase(base.CliTestCase):
 class UnsetTest(LimitCase):
     def test_what_is_not_set(self) -> None:
         """It was accepted silently."""
-        self.call("set", "--default", "gpu=5")
-        self.call("set", "gpu=3", "p")
+        self.prepare("set --default gpu=5", "set gpu=3 p")
         line = self.refused(1, "unset", "--resource", "fpga", "p")
         self.assertEqual("cyborg-quota: Project p has no limit of its own for fpga. Nothing was changed.\n", line)
-        line = self.refused(1, "unset", "--resource", "gpu", "other")
-        self.assertIn("Project other has no limit of its own for gpu.", line)
-        self.assertIn(
-            "There is no default limit for fpga.", self.refused(1, "unset", "--default", "--resource", "fpga")
+        self.refused_each(
+            1,
+            {
+                "unset --resource gpu other": "Project other has no limit of its own for gpu.",
+                "unset --default --resource fpga": "There is no default limit for fpga.",
+                "unset --resource gpu --resource fpga p": "Project p has no limit of its own for fpga.",
+            },
         )
-        self.refused(1, "unset", "--resource", "gpu", "--resource", "fpga", "p")
         self.assertEqual([[None, "gpu", 5], ["p", "gpu", 3]], self.limits())
 
     def test_what_only_an_override_sets(self) -> None:
         """It was accepted silently, and nothing changed."""
-        self.call("set", "--default", "gpu=5", "fpga=5")
-        self.call("set", "gpu=9", "fpga=8", "p", "--until", "2999-01-01")
-        line = self.refused(1, "unset", "--resource", "gpu", "p")
-        self.assertIn("Project p has no limit of its own for gpu. Nothing was changed.", line)
-        self.call("set", "gpu=7", "p")
-        self.assertEqual(
-            (0, ""), (self.call("unset", "--resource", "gpu", "p").status, self.call("list", "--over").out)
-        )
+        self.prepare("set --default gpu=5 fpga=5", "set gpu=9 fpga=8 p --until 2999-01-01")
+        refused = "Project p has no limit of its own for gpu. Nothing was changed."
+        self.refused_each(1, {"unset --resource gpu p": refused})
+        self.prepare("set gpu=7 p", "unset --resource gpu p")
+        self.assertEqual("", self.call("list", "--over").out)
         self.assertEqual(2, len(self.good("override", "list")))
 
 
 class DryRunTest(LimitCase):
     def setUp(self) -> None:
         super().setUp()
-        self.call("set", "--default", "gpu=5")
-        for argv in (["top", "--no-parent"], ["left", "--parent", "top"], ["right", "--parent", "top"]):
-            self.call("project", "set", *argv)
-        self.call("set", "gpu=10", "top")
-        self.call("set", "gpu=6", "left")
+        self.prepare(
+            "set --default gpu=5",
+            "project set top --no-parent",
+            "project set left --parent top",
+            "project set right --parent top",
+            "set gpu=10 top",
+            "set gpu=6 left",
+        )
 
     def test_it_prints_the_changes_and_writes_nothing(self) -> None:
         before = self.limits()
@@ -74,10 +74,8 @@ class DryRunTest(LimitCase):
     def test_it_prints_what_would_be_refused_and_why(self) -> None:
         argv = ("set", "gpu=5", "right", "--dry-run")
         ended = self.call(*argv, "-f", "json")
-        self.assertEqual(1, ended.status)
-        self.assertEqual(1, len(json.loads(ended.out)))
         said = self.refused(1, "set", "gpu=5", "right")
-        self.assertEqual(said, ended.err)
+        self.assertEqual((1, 1, said), (ended.status, len(ended.json), ended.err))
         self.assertIn("would sum up to 11; the limit of top is 10", said)
 
     def test_an_override(self) -> None:
@@ -89,9 +87,8 @@ class DryRunTest(LimitCase):
         self.assertEqual(1, len(self.good("history", "list", "--project", "right")))  # it was added to the tree
         argv = ("set", "gpu=5", *span, "right")
         ended = self.call(*argv, "--dry-run", "-f", "json")
-        self.assertEqual((1, 1), (ended.status, len(json.loads(ended.out))))
+        self.assertEqual((1, 1), (ended.status, len(ended.json)))
         self.assertEqual(self.refused(1, *argv), ended.err)
         self.assertIn("would sum up to 11; the limit of top is 10 (from 2998-12-01T08:00Z)", ended.err)
-        past = ("set", "gpu=4", "right", "--until", "2001-01-01")
-        for argv in (past, (*past, "--dry-run")):  # (the message ends with the time of the database)
-            self.assertIn("must end in the future, not at 2001-01-01T00:00Z", self.refused(2, *argv))
+        past = "set gpu=4 right --until 2001-01-01"  # (the message ends with the time of the database)
+        self.refused_each(2, dict.fromkeys((past, f"{past} --dry-run"), "end in the future, not at 2001-01-01T00:00Z"))

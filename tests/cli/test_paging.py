@@ -34,12 +34,13 @@ class PagingTest(base.CliTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.configure("[limits]\ndriver = database\nenforcement_model = strict_two_level")
-        self.call("set", "--default", "gpu=9", "fpga=9")
-        self.call("project", "set", "top", "--no-parent")
+        self.prepare("set --default gpu=9 fpga=9", "project set top --no-parent")
         for project in PROJECTS:
-            self.call("project", "set", project, "--parent", "top")
-            self.call("set", "gpu=2", "fpga=2", project)
-            self.good("reserve", "--project", project, "gpu=2", "fpga=2")
+            self.prepare(
+                f"project set {project} --parent top",
+                f"set gpu=2 fpga=2 {project}",
+                f"reserve --project {project} gpu=2 fpga=2",
+            )
 
     def pages(self, size: int, *command: str, marker: tuple[str, ...]) -> list[dict[str, Any]]:
         """All rows, read page by page as a program would."""
@@ -53,16 +54,18 @@ class PagingTest(base.CliTestCase):
             rows += page
 
     def test_pages_add_up_to_the_list(self) -> None:
-        self.call("set", "--total", "gpu=50", "fpga=50")
+        self.prepare("set --total gpu=50 fpga=50")
         for number, project in ((1, "a"), (2, "b")):
-            self.good("pod", "create", f"pod{number}", "--zone", f"az{number}")
-            self.good("pod", "select", "--project", "a", "--zone", f"az{number}")
-            self.call("provider", "create", f"n{number}")
-            self.call("inventory", "set", f"n{number}", "gpu=4", "fpga=4")
-            self.call("set", "gpu=4", "fpga=4", project)
-            self.call("set", "--pod", f"pod{number}", "gpu=1", "fpga=1", project)
-            self.call("set", "gpu=5", "fpga=5", project, "--until", "2090-01-01T00:00Z")
-            self.good("reserve", "--project", project, "--provider", f"n{number}", "gpu=1", "fpga=1")
+            self.prepare(
+                f"pod create pod{number} --zone az{number}",
+                f"pod select --project a --zone az{number}",
+                f"provider create n{number}",
+                f"inventory set n{number} gpu=4 fpga=4",
+                f"set gpu=4 fpga=4 {project}",
+                f"set --pod pod{number} gpu=1 fpga=1 {project}",
+                f"set gpu=5 fpga=5 {project} --until 2090-01-01T00:00Z",
+                f"reserve --project {project} --provider n{number} gpu=1 fpga=1",
+            )
         for name, marker in LISTS.items():
             command = name.split()
             whole = self.good(*command)
@@ -75,12 +78,10 @@ class PagingTest(base.CliTestCase):
                 self.assertTrue(0 < len(gpus) < len(whole), name)
             error = self.call(*command, "--marker", "zz").err
             self.assertRegex(error, "no such row|A marker must be|was not found|write an integer", name)
-        self.assertIn("--marker takes the ", self.refused(2, "list", "--pod", "--marker", "a", "pod1", "gpu", "x"))
         self.assertEqual(["gpu"], [row["resource"] for row in self.good("show", "--usage", "a", "--resource", "gpu")])
 
     def test_the_projects_over_their_limits(self) -> None:
-        for project in PROJECTS:
-            self.call("set", "gpu=1", "fpga=1", project)
+        self.prepare(*(f"set gpu=1 fpga=1 {project}" for project in PROJECTS))
         over = self.call("list", "--over", "-f", "value", "-c", "project_id", "-c", "resource", "--marker", "b", "fpga")
         self.assertEqual((1, "b gpu\nc fpga\nc gpu\n"), (over.status, over.out))
 
@@ -92,9 +93,15 @@ class PagingTest(base.CliTestCase):
         )
 
     def test_bad_input(self) -> None:
-        self.assertIn("no such row", self.refused(2, "list", "--over", "--marker", "zz"))
-        self.assertIn("--marker takes", self.refused(2, "list", "--usage", "--marker", "a", "gpu", "x"))
-        self.assertIn("--marker takes", self.refused(2, "project", "list", "--marker", "a", "gpu"))
-        self.assertIn("no such row", self.refused(2, "inventory", "list", "--marker", "(default)"))
+        self.refused_each(
+            2,
+            {
+                "list --over --marker zz": "no such row",
+                "list --pod --marker a pod1 gpu x": "--marker takes the ",
+                "list --usage --marker a gpu x": "--marker takes",
+                "project list --marker a gpu": "--marker takes",
+                "inventory list --marker (default)": "no such row",
+            },
+        )
         self.assertIn("--pod needs", self.refused(2, "show", "top", "--pod", ""))
         self.misused("list", "--tree", "--depth=-1")

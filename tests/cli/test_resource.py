@@ -30,8 +30,7 @@ class ResourceListTest(base.CliTestCase):
             self.rows("driver = config\nlimits = gpu:0"),
         )
         self.rows("driver = database")
-        self.call("set", "--default", "gpu=-1")
-        self.call("set", "fpga=5", "p")
+        self.prepare("set --default gpu=-1", "set fpga=5 p")
         self.assertEqual(
             [[*fpga, None, "not set: [limits] missing = refuse"], [*gpu, -1, "set --default"]],
             self.rows("driver = database"),
@@ -39,9 +38,11 @@ class ResourceListTest(base.CliTestCase):
         # The initial limit replaces the default; and Keystone is not asked.
         rows = self.rows("driver = database\nroot_initial_limit = 7")
         self.assertEqual([[7, "[limits] root_initial_limit"]] * 2, [row[3:] for row in rows])
-        settings = "auth_type = password\nauth_url = http://127.0.0.1:1/v3\nusername = cyborg\npassword = x"
-        domain = "user_domain_id = default\nsystem_scope = all\nendpoint_id = cyborg"
-        rows = self.rows(f"driver = keystone\n[oslo_limit]\n{settings}\n{domain}")
+        settings = (
+            "auth_type = password\nauth_url = http://127.0.0.1:1/v3\nusername = cyborg\npassword = x\n"
+            "user_domain_id = default\nsystem_scope = all\nendpoint_id = cyborg"
+        )
+        rows = self.rows(f"driver = keystone\n[oslo_limit]\n{settings}")
         self.assertEqual([[None, "registered limits in Keystone"]] * 2, [row[3:] for row in rows])
 
 

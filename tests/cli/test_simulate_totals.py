@@ -58,7 +58,6 @@ class TotalRowsTest(test_simulate.SimulateCase):
         self.assertEqual("p", rows["p"][-1])
 
     def test_against_the_ledger(self) -> None:
-        self.good("reserve", "--project", "p", "gpu=3")
-        self.good("reserve", "--project", "q", "gpu=2")
+        self.prepare("reserve --project p gpu=3", "reserve --project q gpu=2")
         expected = {TOTAL: (0, 0, 5, -1, 4, None), "p": (0, 0, 3, -1, -1, None), "q": (0, 1, 2, -1, -1, TOTAL)}
         self.assertEqual(expected, self.rows({"total": {"gpu": 4}}, "ledger"))
