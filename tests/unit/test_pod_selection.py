@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from oslotest import base
 
 from cyborg_quota.pods.selection import (
-    AllPods,
     CreationTime,
     IdleCapacity,
     PodRequest,
@@ -16,7 +15,7 @@ from cyborg_quota.pods.selection import (
     PodWeigher,
     Weight,
 )
-from cyborg_quota.types.capacity import Candidate, Pod, PodState, ResourceUse
+from cyborg_quota.types.capacity import Candidate, Pod, ResourceUse
 
 HALF = ResourceUse(10, 5)
 EMPTY = ResourceUse(10, 0)
@@ -49,14 +48,6 @@ class TestIdleCapacity(base.BaseTestCase):
             (half, {"gpu": 1, "fpga": 1}, 0.0),
         ):
             self.assertAlmostEqual(weight, IdleCapacity().weigh(one, request(amounts)))
-
-
-class TestStates(base.BaseTestCase):
-    def test_a_pod_that_is_not_available_is_never_ranked(self) -> None:
-        states: tuple[PodState, ...] = ("available", "maintenance", "disabled")
-        pods = [Candidate(number, Pod(f"p{number}", state=state), None) for number, state in enumerate(states)]
-        found = PodSelection(filters=(AllPods(),), weighers=()).ranked(pods, request())
-        self.assertEqual(["p0"], [one.pod.name for one in found])
 
 
 class _Square(PodWeigher):
