@@ -74,16 +74,19 @@ def classes() -> dict[str, type[Any]]:
 
 
 class EveryFormatTest(base.CliTestCase):
+    options = base.DATABASE
+
     def setUp(self) -> None:
         super().setUp()
-        self.configure("[limits]\ndriver = database")
-        self.call("set", "--default", "gpu=100", "fpga=100")
-        self.call("set", "gpu=50", "p", "--reason", "a test")
-        self.call("set", "gpu=60", "p", "--until", "2999-01-01")
-        self.call("budget", "set", "--hours", "gpu=1000", "p")
+        self.prepare(
+            "set --default gpu=100 fpga=100",
+            "set gpu=50 p --reason test",
+            "set gpu=60 p --until 2999-01-01",
+            "budget set --hours gpu=1000 p",
+            "provider create node1",
+            "pod create pod1",
+        )
         (row,) = self.good("reserve", *P, "gpu=2")
-        self.call("provider", "create", "node1")
-        self.call("pod", "create", "pod1")
         self.files = {"uuid": row["uuid"]}
         for name, text in (
             ("nodes", "provider,resource,total\nnode1,gpu,8\n"),
@@ -127,8 +130,7 @@ class EveryFormatTest(base.CliTestCase):
         return out
 
     def test_the_columns_are_the_same_in_every_format(self) -> None:
-        self.call("set", "gpu=40", "p", "--pod", "pod1")
-        self.call("set", "--total", "gpu=90")
+        self.prepare("set gpu=40 p --pod pod1", "set --total gpu=90")
         for name, kind in classes().items():
             if name in NEED_SERVICES | OTHER_SHAPES or self.needs_arguments(name):
                 continue

@@ -26,8 +26,7 @@ UNIT = pathlib.Path(__file__).parents[2] / "etc/systemd/cyborg-quota-expirer.ser
 class ExpirerCase(base.CliTestCase):
     def overdue(self, count: int) -> None:
         """Make a number of overdue reservations."""
-        for _ in range(count):
-            self.good("reserve", "--project", "p1", "gpu=1")
+        self.prepare(*["reserve --project p1 gpu=1"] * count)
         self.make_overdue()
 
     def shell(self) -> base.main.Shell:
@@ -58,10 +57,9 @@ class OnceTest(ExpirerCase):
         self.assertNotIn("secret", ended.err)
 
     def test_bad_usage_is_2(self) -> None:
-        self.configure("[limits]\ndriver = ghost")
-        self.assertEqual(2, self.call_expirer("--once").status)
-        self.configure("[quota]\nexpire_interval = never")
-        self.assertEqual(2, self.call_expirer("--once").status)
+        for text in ("[limits]\ndriver = ghost", "[quota]\nexpire_interval = never"):
+            self.configure(text)
+            self.assertEqual(2, self.call_expirer("--once").status, text)
 
     def test_a_wrong_argument_is_one_line(self) -> None:
         """What is wrong, without the usage."""

@@ -43,11 +43,15 @@ class FormatTest(base.CliTestCase):
         self.assertIn("| unlimited | 645  |", self.usages("--resource", "fpga"), "of a counter that is half full")
 
     def test_no_rows(self) -> None:
-        for form, nothing in (("table", ""), ("json", "[]\n"), ("yaml", "[]\n"), ("value", "")):
+        header = '"uuid","project_id","resource","delta","state","consumer","group","source","expire"'
+        for form, nothing in (
+            ("table", ""),
+            ("json", "[]\n"),
+            ("yaml", "[]\n"),
+            ("value", ""),
+            ("csv", f"{header}\n"),
+        ):
             self.assertEqual(nothing, self.call("reservation", "list", "--project", "none", "-f", form).out)
-        header = "uuid,project_id,resource,delta,state,consumer,group,source,expire"
-        out = self.call("reservation", "list", "--project", "none", "-f", "csv").out
-        self.assertEqual(header, out.strip().replace('"', ""))
 
     def test_sorting_puts_missing_values_last_in_every_format(self) -> None:
         self.assertEqual("3\nNone\n", self.usages("-f", "value", "-c", "available", "--sort-column", "available"))

@@ -46,12 +46,15 @@ class TestCounters(server.ApiTestCase):
         [uuid] = self.engine.reserve(base.Context("simulation"), {"gpu": 1})
         self.engine.rollback(base.Context("simulation"), [uuid])
         found = {name: value - before.get(name, 0) for name, value in self.counted().items()}
-        self.assertEqual(1, found[key("reserves_total", resource="gpu", result="over_quota")])
-        self.assertEqual(2, found[key("reserves_total", resource="gpu", result="invalid")])
-        self.assertEqual(1, found[key("reserves_total", resource="gpu", result="granted")])
+        expected = {
+            key("reserves_total", resource="gpu", result="over_quota"): 1,
+            key("reserves_total", resource="gpu", result="invalid"): 2,
+            key("reserves_total", resource="gpu", result="granted"): 1,
+            key("call_duration_seconds_count", call="rollback"): 1,
+            key("call_duration_seconds_count", call="reserve"): 5,
+        }
+        self.assertEqual(expected, {name: found[name] for name in expected})
         self.assertFalse([one for one in found if "quantum" in str(one)], "an unknown resource makes no series")
-        self.assertEqual(1, found[key("call_duration_seconds_count", call="rollback")])
-        self.assertEqual(5, found[key("call_duration_seconds_count", call="reserve")])
 
     def test_every_error_of_a_reserve_has_a_result(self) -> None:
         for error, result in (
@@ -98,8 +101,7 @@ class TestServer(oslo_base.BaseTestCase):
             for free in addresses[1:]:
                 self.assertIn(free, self.serve(*addresses)[0])
             [line] = self.serve(*addresses)
-        self.assertIn("WARNING", line)
-        self.assertIn(addresses[0], line)
+        self.assertRegex(line, f"WARNING.*{addresses[0]}")
         with urllib.request.urlopen(f"http://{addresses[1]}/metrics", timeout=30) as answer:
             found = samples(answer.read().decode())
         self.assertEqual(1, found[key("call_duration_seconds_count", call="commit")])

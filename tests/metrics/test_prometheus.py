@@ -120,15 +120,18 @@ class TestServer(cli.CliTestCase):
         roots = [{"id": "parent", "limits": {"gpu": 10}, "children": [over]}, {"id": "lab", "children": [kept]}]
         file = self.directory / "limits.json"
         file.write_text(json.dumps({"defaults": {"gpu": 10, "fpga": -1}, "total": {"gpu": 20}, "projects": roots}))
-        self.call("limits", "import", str(file))
-        for project, amount in (("over", 6), ("fine", 3)):
-            reserved = self.good("reserve", "--project", project, f"gpu={amount}")
-            self.good("commit", "--project", project, reserved[0]["uuid"])
-        self.good("set", "gpu=4", "over")
-        self.good("set", "gpu=5", "parent")
-        self.good("budget", "set", "--hours", "gpu=1", "over")
-        self.good("reserve", "--project", "lab", "gpu=4")
-        self.good("set", "--force", "gpu=8", "lab")
+        self.prepare(
+            f"limits import {file}",
+            "reserve --project over --consumer c gpu=6",
+            "commit --project over --consumer c",
+            "reserve --project fine --consumer c gpu=3",
+            "commit --project fine --consumer c",
+            "set gpu=4 over",
+            "set gpu=5 parent",
+            "budget set --hours gpu=1 over",
+            "reserve --project lab gpu=4",
+            "set --force gpu=8 lab",
+        )
 
     def query(self, server: Prometheus, expression: str) -> list[tuple[dict[str, str], float]]:
         """The result of the expression, as soon as it has one."""

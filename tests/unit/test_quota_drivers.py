@@ -3,16 +3,11 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 import re
-import subprocess
-import sys
 
-import fixtures as fx
-from oslotest import base
+from tests.unit import test_docs
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = test_docs.ROOT
 PAGE = ROOT / "doc/source/contributor/quota-drivers.rst"
 
 DRIVER = """
@@ -61,7 +56,7 @@ print([name for name in sys.modules if name == "sqlalchemy"])
 """
 
 
-class TestQuotaDrivers(base.BaseTestCase):
+class TestQuotaDrivers(test_docs.ExampleTestCase):
     def test_the_page_lists_what_the_engine_calls(self) -> None:
         called: dict[str, set[str]] = {}
         for path in (*(ROOT / "cyborg_quota").glob("*.py"), ROOT / "cyborg_quota/metrics/monitoring.py"):
@@ -74,15 +69,7 @@ class TestQuotaDrivers(base.BaseTestCase):
 
     def test_a_driver_of_another_package(self) -> None:
         """It is found by its entry point, has only the parts that are used, and loads no database."""
-        directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
-        (directory / "own_driver.py").write_text(DRIVER)
-        information = directory / "own_driver-1.dist-info"
-        information.mkdir()
-        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: own-driver\nVersion: 1\n")
-        (information / "entry_points.txt").write_text("[cyborg_quota.drivers]\nown = own_driver:OwnDriver\n")
-        paths = os.pathsep.join((str(directory), str(ROOT)))
-        environment = {**os.environ, "PYTHONPATH": paths, "HOME": str(directory), "OS_QUOTA__DRIVER": "own"}
-        found = subprocess.run(
-            [sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True, cwd=directory, env=environment
-        )
-        self.assertEqual(("commit [{'gpu': 2}]\n['arq'] nowhere\n[]\n", ""), (found.stdout, found.stderr))
+        (self.directory / "own_driver.py").write_text(DRIVER)
+        self.install("own_driver", "[cyborg_quota.drivers]\nown = own_driver:OwnDriver\n")
+        output = self.run_python("-c", PROGRAM, OS_QUOTA__DRIVER="own")
+        self.assertEqual("commit [{'gpu': 2}]\n['arq'] nowhere\n[]\n", output)
