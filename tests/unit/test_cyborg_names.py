@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import pathlib
-from collections.abc import Iterator
 
 from oslotest import base
 
@@ -56,7 +55,9 @@ class Names(ast.NodeVisitor):
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         bases = [name for name in map(self._name, node.bases) if name]
         self._base = MIXINS.get(node.name) or (bases[-1] if bases else None)
-        self._own = set(_own_names(node))
+        parts = [*ast.walk(node)]
+        self._own = {part.name for part in parts if isinstance(part, ast.FunctionDef)}
+        self._own |= {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
         self.generic_visit(node)
         self._base = None
 
@@ -69,32 +70,17 @@ class Names(ast.NodeVisitor):
     def _name(self, node: ast.expr) -> str | None:
         """The dotted name of an expression, from the module of Cyborg on; None if it is not of Cyborg."""
         text = ast.unparse(node)
-        if text in self._bound:
-            name = self._bound[text]
-        elif text == "super()":
+        if text == "super()":
             return self._base
-        elif isinstance(node, ast.Attribute):
-            if text.startswith("self.") and text.count(".") == 1:
-                return f"{self._base}.{node.attr}" if self._base and node.attr not in self._own else None
-            prefix = self._name(node.value)
-            if prefix is None:
-                return None
-            name = f"{ALIASES.get(prefix, prefix)}.{node.attr}"
-        elif isinstance(node, ast.Call) and (called := self._name(node.func)):
-            return ALIASES.get(f"{called}()")
-        else:
+        if text in self._bound:
+            return self._bound[text]
+        if isinstance(node, ast.Call):
+            return ALIASES.get(f"{self._name(node.func)}()")
+        if not isinstance(node, ast.Attribute):
             return None
-        return name
-
-
-def _own_names(node: ast.ClassDef) -> Iterator[str]:
-    for part in ast.walk(node):
-        if isinstance(part, ast.FunctionDef):
-            yield part.name
-        elif isinstance(part, ast.AnnAssign | ast.Assign):
-            for target in part.targets if isinstance(part, ast.Assign) else [part.target]:
-                if isinstance(target, ast.Name):
-                    yield target.id
+        is_inherited = text == f"self.{node.attr}" and node.attr not in self._own
+        prefix = self._base if is_inherited else self._name(node.value)
+        return f"{ALIASES.get(prefix, prefix)}.{node.attr}" if prefix else None
 
 
 class TestListedNames(base.BaseTestCase):

@@ -41,9 +41,8 @@ class TestErrors(base.BaseTestCase):
                 copy.deepcopy(error),
                 pickle.loads(pickle.dumps(error)),
             ):
-                self.assertIs(type(error), type(other))
-                self.assertEqual(str(error), str(other))
-                self.assertEqual(vars(error), vars(other))
+                expected, found = ((type(one), str(one), vars(one)) for one in (error, other))
+                self.assertEqual(expected, found)
 
 
 class TestTexts(base.BaseTestCase):
@@ -64,10 +63,8 @@ class TestTexts(base.BaseTestCase):
         self.assertEqual(500, len(names.candidates))
         self.assertIn("p9 (domain d9); and 490 more. Give the id", str(names))
         for error, last in ((quota, "project p019"), (capacity, "provider n019")):
-            self.assertEqual(500, len(error.overs))
-            self.assertIn(last, str(error))
-            self.assertTrue(str(error).endswith("; and 480 more"), str(error))
-            self.assertEqual(20, str(error).count("; "))
+            self.assertRegex(str(error), f"{last}.*; and 480 more$")
+            self.assertEqual((500, 20), (len(error.overs), str(error).count("; ")))
 
     def test_only_what_is_shown_becomes_text(self) -> None:
         """A call may have tens of thousands of claims."""

@@ -50,23 +50,23 @@ class TestBars(base.BaseTestCase):
             self.assertEqual(shown, usage(UNLIMITED, fits=fits, bound_by=bound)["bounded_fits"])
 
     def test_over_and_full(self) -> None:
-        self.assertEqual([False, True], [usage(5, held)["is_over"] for held in (5, 6)])
-        self.assertEqual([False, False], [usage(limit, 9)["is_over"] for limit in (None, UNLIMITED)])
-        self.assertTrue(usage(5, fits=0)["is_full"])
-        self.assertFalse(usage(UNLIMITED, fits=UNLIMITED)["is_full"])
+        for limit, held, is_over in ((5, 5, False), (5, 6, True), (None, 9, False), (UNLIMITED, 9, False)):
+            self.assertEqual(is_over, usage(limit, held)["is_over"], (limit, held))
+        for limit, fits, is_full in ((5, 0, True), (UNLIMITED, UNLIMITED, False)):
+            self.assertEqual(is_full, usage(limit, fits=fits)["is_full"], (limit, fits))
 
 
 class TestProjects(base.BaseTestCase):
     names = {"2": "atlas", "1": "Atlas", "9": "cms", "5": "biology"}
 
-    def select(self, field: str, text: str) -> list[str]:
-        return [one["id"] for one in rows.select_projects(self.names, field, text)]
-
     def test_filter(self) -> None:
-        self.assertEqual(["1", "2", "5", "9"], self.select("name", " "))
-        self.assertEqual(["1", "2"], self.select("name", "TLA"))
-        self.assertEqual(["5"], self.select("id", " 5 "))
-        self.assertEqual([], self.select("id", "atlas"))
+        for field, text, expected in (
+            ("name", " ", ["1", "2", "5", "9"]),
+            ("name", "TLA", ["1", "2"]),
+            ("id", " 5 ", ["5"]),
+            ("id", "atlas", []),
+        ):
+            self.assertEqual(expected, [one["id"] for one in rows.select_projects(self.names, field, text)])
 
     def test_names_in_the_place_of_ids(self) -> None:
         text = "The limit of a1 is 30, not that of a1-b or a12; see a1."
@@ -77,16 +77,16 @@ class TestProjects(base.BaseTestCase):
     def test_pages(self) -> None:
         items = rows.select_projects({str(number): str(number) for number in range(5)}, "", "")
 
-        def page(**marker: str) -> tuple[str, bool, bool]:
+        for marker, expected in (
+            ({}, ("01", False, True)),
+            ({"after": "1"}, ("23", True, True)),
+            ({"after": "3"}, ("4", True, False)),
+            ({"before": "4"}, ("23", True, True)),
+            ({"before": "1"}, ("01", False, True)),  # as many as there are before
+            ({"after": "deleted"}, ("01", False, True)),
+        ):
             found, before, after = rows.page_of(items, 2, **marker)
-            return "".join(one["id"] for one in found), before, after
-
-        self.assertEqual(("01", False, True), page())
-        self.assertEqual(("23", True, True), page(after="1"))
-        self.assertEqual(("4", True, False), page(after="3"))
-        self.assertEqual(("23", True, True), page(before="4"))
-        self.assertEqual(("01", False, True), page(before="1"), "as many as there are before")
-        self.assertEqual(("01", False, True), page(after="deleted"))
+            self.assertEqual(expected, ("".join(one["id"] for one in found), before, after), marker)
 
     @given(st.integers(0, 30), st.integers(1, 7))
     def test_the_pages_together_are_the_list(self, count: int, size: int) -> None:

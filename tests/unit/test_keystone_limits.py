@@ -101,9 +101,9 @@ class TestTwoLevels(DriverTestCase):
         self.assertIsNone(self.driver.path_of("gone"))
 
     def test_an_unknown_project_is_an_error(self) -> None:
-        error = self.assertRaises(exceptions.InvalidName, self.constraints, "gone")
-        self.assertIn("'gone': Keystone does not know it", str(error))
-        self.assertRaises(exceptions.InvalidName, self.constraints, "gone")
+        for _ in range(2):
+            error = self.assertRaises(exceptions.InvalidName, self.constraints, "gone")
+            self.assertIn("'gone': Keystone does not know it", str(error))
         self.assertEqual(1, "".join(self.keystone.paths).count("/projects/gone"), "that, too, is an answer")
 
     def test_the_model_may_change(self) -> None:

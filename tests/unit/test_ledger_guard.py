@@ -51,11 +51,10 @@ class TestGuard(GuardTestCase):
         self.ping.return_value = False
         self.fail(UNREACHABLE)
         error = self.assertRaises(LedgerNotCalled, self.guard.call, self.fail, UNREACHABLE)
-        self.assertEqual(1, self.calls)
+        self.assertEqual((1, False), (self.calls, self.guard.reaches()))
         self.assertIsInstance(error, exceptions.DatabaseUnavailable)
         self.assertNotIsInstance(error, exceptions.DatabaseUnreachable)
         self.assertGreaterEqual(error.retry_after_seconds, 1)
-        self.assertFalse(self.guard.reaches())
 
     def test_closed_by_the_first_ping_that_reaches_it(self) -> None:
         self.ping.side_effect = [False, False, True]
@@ -125,10 +124,9 @@ class TestSlots(GuardTestCase):
     def test_no_slot_is_free(self) -> None:
         """The database answers: the calls in the slots wait for a lock, which shuts out nobody else."""
         with mock.patch.object(ledger_guard, "_SLOT_SECONDS", 0.01):
-            self.assertEqual((7, 0), (self.nested(ledger_guard._SLOTS), self.ping.call_count))
-            self.assertEqual((7, 2), (self.nested(ledger_guard._SLOTS + 2), self.ping.call_count))
-            self.assertFalse(self.guard.is_open)
-            self.assertEqual((7, 2), (self.nested(ledger_guard._SLOTS), self.ping.call_count))
+            for levels, pings in ((0, 0), (2, 2), (0, 2)):
+                self.assertEqual(7, self.nested(ledger_guard._SLOTS + levels))
+                self.assertEqual((pings, False), (self.ping.call_count, self.guard.is_open))
 
     def test_no_slot_is_free_and_it_does_not_answer(self) -> None:
         """The ping of one thread opens the breaker; another one does not wait for that ping."""

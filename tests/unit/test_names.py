@@ -25,12 +25,9 @@ class TestNames(base.BaseTestCase):
             self.assertEqual(("consumer", text), (error.field, error.value))
             self.assertTrue(str(error).isascii() and str(error).isprintable())
             return
-        self.assertEqual(text, name)
-        self.assertIs(str, type(name))
+        self.assertEqual((text, str, text.strip(), [text]), (name, type(name), name, name.splitlines()))
         self.assertTrue(0 < len(name) <= MAX_NAME_CHARS)
         self.assertLessEqual(len(name.encode()), MAX_NAME_BYTES)
-        self.assertEqual(name.strip(), name)
-        self.assertEqual(1, len(name.splitlines()))
         self.assertFalse({unicodedata.category(char) for char in name} & {"Cc", "Cs"})
 
     @given(st.text(st.characters(categories=("L", "N", "P", "S", "M")), min_size=1, max_size=190))

@@ -114,10 +114,12 @@ class TestCompare(plain.BaseTestCase):
         }
         bound = [Record(f"c{number}", "p1", "i", {"gpu": 1}) for number in range(4)]
         report = diff.compare(observe(charges, (), bound), ("gpu",), "east", maximum=5)
-        self.assertEqual(["c0", "c1", "c2", "c3", "l0"], [difference.arq for difference in report.differences[:5]])
-        self.assertEqual(["n0", "n1"], [difference.arq for difference in report.differences[5:]])
-        self.assertEqual((3, 2, 0), (report.missing, report.omitted_own, report.omitted_others))
-        self.assertEqual((9, 9), (report.total, report.compared))
+        kept = [difference.arq for difference in report.differences]
+        self.assertEqual((["c0", "c1", "c2", "c3", "l0"], ["n0", "n1"]), (kept[:5], kept[5:]))
+        self.assertEqual(
+            (3, 2, 0, 9, 9),
+            (report.missing, report.omitted_own, report.omitted_others, report.total, report.compared),
+        )
         report = diff.compare(observe(charges, (), bound), ("gpu",), "east", maximum=1)
         self.assertEqual((6, 1), (report.omitted_own, report.omitted_others))
 

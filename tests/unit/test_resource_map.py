@@ -96,8 +96,7 @@ class TestResourceMap(base.BaseTestCase):
     def test_no_rule(self) -> None:
         error = self.assertRaises(ClassNotCounted, resource_map("FPGA: fpga").deltas, group("CUSTOM_SSD"))
         expected = "Accelerators of resource class CUSTOM_SSD are not counted in this cloud; ask its operator."
-        self.assertEqual(expected, public_message(error))
-        self.assertEqual("CUSTOM_SSD", error.resource_class)
+        self.assertEqual((expected, "CUSTOM_SSD"), (public_message(error), error.resource_class))
         self.assertIn("resource_rule", str(error))
         self.assertEqual({}, resource_map("FPGA: fpga", refuses=False).deltas(group("CUSTOM_SSD")))
 

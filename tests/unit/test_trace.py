@@ -151,5 +151,7 @@ class TallyTest(TraceCase):
         )
         (panel,) = charts.replay_panels(trace, {4}, {("p", "gpu"): 2})
         self.assertEqual(("p", "gpu", 2), (panel.project_id, panel.resource, panel.limit))
-        self.assertEqual(([0.0, 1.0, 2.0, 3.0], [2, 2, 2, 0]), (panel.held.times, panel.held.amounts))
-        self.assertEqual(([0, 0, 1, 0], 1), (panel.held.refused, panel.held.total_refused))
+        self.assertEqual(
+            ([0.0, 1.0, 2.0, 3.0], [2, 2, 2, 0], [0, 0, 1, 0], 1),
+            (panel.held.times, panel.held.amounts, panel.held.refused, panel.held.total_refused),
+        )
