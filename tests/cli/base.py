@@ -120,6 +120,12 @@ class CliTestCase(base.BaseTestCase):
         self.assertEqual((0, ""), (ended.status, ended.err))
         return ended.json if ended.out else None
 
+    def columns(self, line: str, names: str) -> list[tuple[Any, ...]]:
+        """Run a command that must succeed; returns the values of these columns in each row, or in its one object."""
+        found = self.good(*line.split())
+        rows = found if isinstance(found, list) else [found]
+        return [tuple(row[name] for name in names.split()) for row in rows]
+
     def refused(self, status: int, *argv: str) -> str:
         """Run a command that must fail with ``status`` and one line on stderr; returns that line."""
         ended = self.call(*argv)

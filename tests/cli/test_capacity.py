@@ -139,9 +139,10 @@ class CapacityTest(base.CliTestCase):
             [change["change"] for change in changes],
         )
         self.assertEqual((8, 9), (changes[0]["before"], changes[0]["after"]))
-        stored = {(one["provider"], one["resource"]): one for one in self.good("inventory", "list")}
-        self.assertEqual((4, 6, 2), tuple(stored["n2", "gpu"][name] for name in ("total", "free", "step_size")))
-        self.assertIn(('a "node"', "fpga"), stored)
+        self.assertEqual(
+            [('a "node"', "fpga", 1, 1, 1), ("n1", "gpu", 9, 9, 1), ("n2", "gpu", 4, 6, 2)],
+            self.columns("inventory list", "provider resource total free step_size"),
+        )
         before = self.good("inventory", "list")
         self.assertEqual([], self.good("capacity", "import", path))
         self.assertEqual(before, self.good("inventory", "list"))
@@ -152,9 +153,8 @@ class CapacityTest(base.CliTestCase):
         header = "provider,resource,total,can_host,uuid,parent\n"
         lines = f"pool,gpu,9,false,,\nn2,gpu,9,true,{uuid},\nn3,gpu,9,,,{uuid}\n"
         self.good("capacity", "import", self.write(header + lines))
-        found = {one["name"]: (one["can_host"], one["parent"]) for one in self.good("provider", "list")}
-        expected = {"n1": (True, None), "n2": (True, None), "n3": (True, "n2"), "pool": (False, None)}
-        self.assertEqual(expected, found)
+        expected = [("n1", True, None), ("n2", True, None), ("n3", True, "n2"), ("pool", False, None)]
+        self.assertEqual(expected, self.columns("provider list", "name can_host parent"))
         self.good("capacity", "import", self.write("provider,resource,total\npool,gpu,9\n"))
 
     def test_a_wrong_file_writes_nothing(self) -> None:
@@ -212,40 +212,37 @@ class ReportTest(base.CliTestCase):
             "used_elsewhere": 0, "free": 7, "largest_free": 4, "promised": 38, "oversubscription": 3.8, "not_served": 3,
         }  # fmt: skip
         self.assertEqual([expected], self.good("capacity", "show"))
-        rows = self.good("capacity", "show", "--projects")
         self.assertEqual(
             [("a", 20, 3, 17, 10), ("b", 10, 2, 8, 1), ("c", 8, 0, 8, 1)],
-            [tuple(row[name] for name in ("project_id", "limit", "held", "remaining", "missing")) for row in rows],
+            self.columns("capacity show --projects", "project_id limit held remaining missing"),
         )
 
     def test_a_total_limit_bounds_what_is_promised(self) -> None:
         """5 of the total of 14 are held, so that no project may still get more than 9, of which 7 are free."""
-        self.call("set", "--total", "gpu=14")
-        (gpu,) = self.good("capacity", "show")
-        self.assertEqual((14, 1.4, 3), tuple(gpu[name] for name in ("promised", "oversubscription", "not_served")))
-        rows = self.good("capacity", "show", "--projects")
+        self.prepare("set --total gpu=14")
+        figures = self.columns("capacity show", "promised oversubscription not_served")
+        self.assertEqual([(14, 1.4, 3)], figures)
         self.assertEqual(
             [("a", 9, 2), ("b", 8, 1), ("c", 8, 1)],
-            [tuple(row[name] for name in ("project_id", "remaining", "missing")) for row in rows],
+            self.columns("capacity show --projects", "project_id remaining missing"),
         )
-        self.call("set", "--total", "gpu=50")
-        self.assertEqual(38, self.good("capacity", "show")[0]["promised"])
-        self.call("set", "gpu=5", "d", "--until", "2990-01-01T00:00Z")
-        self.assertEqual(43, self.good("capacity", "show")[0]["promised"], "d has only an override")
-        self.call("set", "gpu=-1", "a")
-        self.assertEqual(50, self.good("capacity", "show")[0]["promised"])
+        for line, promised in (
+            ("set --total gpu=50", 38),
+            ("set gpu=5 d --until 2990-01-01T00:00Z", 43),  # d has only an override
+            ("set gpu=-1 a", 50),
+        ):
+            self.prepare(line)
+            self.assertEqual([(promised,)], self.columns("capacity show", "promised"), line)
         # An overfull provider has nothing free: what it lacks is not taken from what others have.
-        self.call("inventory", "set", "n1", "gpu=2")
-        (gpu,) = self.good("capacity", "show")
-        self.assertEqual((6, 3, 3, 3), tuple(gpu[name] for name in ("total", "claimed", "free", "largest_free")))
+        self.prepare("inventory set n1 gpu=2")
+        self.assertEqual([(6, 3, 3, 3)], self.columns("capacity show", "total claimed free largest_free"))
 
     def test_unlimited_and_without_capacity(self) -> None:
         self.prepare("set --default fpga=0", "set gpu=-1 fpga=3 a")
-        fpga, gpu = self.good("capacity", "show")
-        self.assertEqual(("fpga", 0, 3, None, 1), tuple(
-            fpga[name] for name in ("resource", "capacity", "promised", "oversubscription", "not_served")
-        ))  # fmt: skip
-        self.assertEqual((-1, None, 2), tuple(gpu[name] for name in ("promised", "oversubscription", "not_served")))
+        self.assertEqual(
+            [("fpga", 0, 3, None, 1), ("gpu", 10, -1, None, 2)],
+            self.columns("capacity show", "resource capacity promised oversubscription not_served"),
+        )
         self.assertIn("unlimited", self.call("capacity", "show").out)
 
     def test_the_chart(self) -> None:

@@ -52,10 +52,7 @@ class HistoryTest(test_limits.LimitTestCase):
                 ("add project", "p", None, None, None, None),
                 ("set limit", None, "gpu", None, 5, "opening"),
             ],
-            [
-                tuple(row[name] for name in ("action", "project_id", "resource", "before", "after", "reason"))
-                for row in rows
-            ],
+            self.columns("history list", "action project_id resource before after reason"),
         )
         self.assertEqual({f"os:{pwd.getpwuid(os.getuid()).pw_name}"}, {row["user_id"].split(" ")[0] for row in rows})
         self.assertTrue(rows[0]["at"].endswith("Z"))
@@ -79,8 +76,9 @@ class HistoryTest(test_limits.LimitTestCase):
         )
         engine = fixtures.open_engine(self, self.url, DatabaseLimitDriver(Flat(), InitialLimits()))
         engine.limits.set_limit(bob, "gpu", 5)
-        [row] = self.good("history", "list")
-        self.assertEqual(("bob", "office", "req-7b9e"), tuple(row[name] for name in ("user_id", *COLUMNS[-2:])))
+        self.assertEqual(
+            [("bob", "office", "req-7b9e")], self.columns("history list", "user_id user_project_id request_id")
+        )
         for options in ((), ("--long",), ("-c", "user_id", "-c", "request_id")):
             table = self.call("history", "list", *options).out
             for value, is_shown in (("bob", True), ("office", "--long" in options), ("req-7b9e", bool(options))):
@@ -140,7 +138,6 @@ class HistoryTest(test_limits.LimitTestCase):
             "pod create east",
             "pod set --state maintenance east",
         )
-        names = ("action", "provider", "resource", "pod", "reason")
         self.assertEqual(
             [
                 ("set pod", None, None, "east", None),
@@ -150,7 +147,7 @@ class HistoryTest(test_limits.LimitTestCase):
                 ("set inventory", "n1", "gpu", None, None),
                 ("add provider", "n1", None, None, "rack"),
             ],
-            [tuple(row[name] for name in names) for row in self.good("history", "list")],
+            self.columns("history list", "action provider resource pod reason"),
         )
         (row,) = self.good("history", "list", "--provider", "n1", "--resource", "gpu", "--limit", "1")
         self.assertEqual((8, 9), (row["before"]["total"], row["after"]["total"]))

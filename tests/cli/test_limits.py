@@ -11,8 +11,6 @@ import fixtures as fx
 from cyborg_quota.types import TOTAL
 from tests.cli import base
 
-CHANGE = ["change", "resource", "before", "after"]
-DRIFT = ["project_id", "resource", "pod", "recorded_reserved", "expected_reserved"]
 TREE = [
     "project_id",
     "parent_id",
@@ -114,8 +112,10 @@ class LimitTest(LimitTestCase):
 
     def test_total(self) -> None:
         self.prepare("set --default gpu=10", "reserve --project p gpu=3")
-        (change,) = self.good("set", "--total", "gpu=5", "--dry-run")
-        self.assertEqual(("set limit", "gpu", None, 5), tuple(change[name] for name in CHANGE))
+        self.assertEqual(
+            [("set limit", "gpu", None, 5)],
+            self.columns("set --total gpu=5 --dry-run", "change resource before after"),
+        )
         self.assertEqual([], self.good("show", "--total"))
         self.done("set", "--total", "gpu=5", "--reason", "bought")
         row = {"resource": "gpu", "limit": 5, "held": 3, "available": 2, "promised": 0}
@@ -125,8 +125,7 @@ class LimitTest(LimitTestCase):
         ended = self.call("check", "gpu=3", "q")
         self.assertEqual((1, f"{reason}, fits 2\n"), (ended.status, ended.out))
         self.assertIn("| 2    | (total)  |", self.call("show", "--usage", "q").out)
-        (entry,) = self.good("history", "list", "--limit", "1")
-        self.assertEqual((TOTAL, "bought"), (entry["project_id"], entry["reason"]))
+        self.assertEqual([(TOTAL, "bought")], self.columns("history list --limit 1", "project_id reason"))
         self.assertIn("| (total)    | gpu", self.call("history", "list", "-c", "project_id", "-c", "resource").out)
         self.assertIn("total:", self.call("limits", "export").out)
         self.done("unset", "--total", "--resource", "gpu")
@@ -154,11 +153,9 @@ class LimitTest(LimitTestCase):
             self.assertEqual([row], self.good(*listed))
         (found,) = self.call("check", *of_p, "gpu=2", "-f", "json").json
         self.assertEqual(("gpu", "p1"), (found["resource"], found["pod"]))
-        (found,) = self.good("check", *of_p, "--how-many", "gpu=1")
-        self.assertEqual((1, "gpu", "p1"), (found["how_many"], found["resource"], found["pod"]))
-        (entry,) = self.good("history", "list", "--limit", "1")
+        self.assertEqual([(1, "gpu", "p1")], self.columns("check p --pod p1 --how-many gpu=1", "how_many resource pod"))
         self.assertEqual(
-            ("gpu", "p1", 4, "share"), tuple(entry[name] for name in ("resource", "pod", "after", "reason"))
+            [("gpu", "p1", 4, "share")], self.columns("history list --limit 1", "resource pod after reason")
         )
         self.check_audit_and_orphans()
         self.assertIn("pods:", self.call("limits", "export").out)
@@ -173,9 +170,11 @@ class LimitTest(LimitTestCase):
     def check_audit_and_orphans(self) -> None:
         """The pod has a column of its own; the marker of `project list --orphans` names it too."""
         self.sql("UPDATE quota_usages SET reserved = 2 WHERE pod = 'p1'")
-        (drift,) = self.call("audit", "-f", "json").json
-        self.assertEqual(("p", "gpu", "p1", 2, 3), tuple(drift[name] for name in DRIFT))
-        self.prepare("heal", "set gpu=9 p")
+        self.assertEqual(
+            [("p", "gpu", "p1", 2, 3)],
+            self.columns("heal", "project_id resource pod recorded_reserved expected_reserved"),
+        )
+        self.prepare("set gpu=9 p")
         directory = types.SimpleNamespace(unknown=list)  # as if Keystone had no project
         self.useFixture(fx.MonkeyPatch("cyborg_quota.cli.projects.require_directory", lambda *_names: directory))
         rows = self.call("project", "list", "--orphans", "-f", "json").json
@@ -253,10 +252,9 @@ class LimitTest(LimitTestCase):
     def test_show_lists_the_ancestors(self) -> None:
         self.make_tree()
         self.good("reserve", "--project", "higgs", "gpu=2")
-        rows = self.good("show", "--ancestors", "higgs")
         self.assertEqual(
             [("atlas", 0, 73), ("physics", 1, 3), ("higgs", 2, 8)],
-            [(row["project_id"], row["depth"], row["available"]) for row in rows],
+            self.columns("show --ancestors higgs", "project_id depth available"),
         )
         self.assertEqual([], self.good("show", "--ancestors", "atlas")[1:])
 

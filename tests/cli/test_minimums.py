@@ -16,15 +16,12 @@ class MinimumTest(LimitTestCase):
     def test_it_is_set_shown_and_recorded(self) -> None:
         self.done("set", "--minimum", "gpu=4", "higgs")
         self.assertEqual(
-            {("atlas", 0, 4, 71), ("physics", 0, 4, 1), ("higgs", 4, 0, 10)},
-            {
-                tuple(row[name] for name in ("project_id", "minimum", "promised", "available"))
-                for row in self.good("list", "--tree")
-            },
+            [("atlas", 0, 4, 71), ("physics", 0, 4, 1), ("higgs", 4, 0, 10)],
+            self.columns("list --tree", "project_id minimum promised available"),
         )
-        [entry] = self.good("history", "list", "--subject", "minimum")
         self.assertEqual(
-            ("set minimum", "higgs", 0, 4), tuple(entry[name] for name in ("action", "project_id", "before", "after"))
+            [("set minimum", "higgs", 0, 4)],
+            self.columns("history list --subject minimum", "action project_id before after"),
         )
         ended = self.call("check", "gpu=2", "physics")
         self.assertIn("used 25, reserved 0, promised 4, requested 2, fits 1", ended.out.replace("subtree 25, ", ""))
@@ -41,8 +38,7 @@ class MinimumTest(LimitTestCase):
         self.assertIn("minimums: {gpu: 4}", text)
         self.done("set", "--minimum", "gpu=0", "higgs")
         path = self.write(text)
-        planned = self.good("limits", "import", "--dry-run", path)
-        self.assertEqual([("set minimum", 4)], [(row["change"], row["after"]) for row in planned])
+        self.assertEqual([("set minimum", 4)], self.columns(f"limits import --dry-run {path}", "change after"))
         self.call("limits", "import", path)
         self.assertEqual([0, 4], [row["minimum"] for row in self.good("show", "--usage", "higgs")])
 

@@ -27,10 +27,7 @@ class OverrideTest(test_limits.LimitTestCase):
                 ("p", "gpu", 40, True, "workshop", until),
                 ("q", "gpu", 0, False, None, "2999-01-01T00:00:00.000000Z"),
             ],
-            [
-                tuple(row[name] for name in ("project_id", "resource", "limit", "is_active", "reason", "until"))
-                for row in rows
-            ],
+            self.columns("override list", "project_id resource limit is_active reason until"),
         )
         self.assertEqual("2998-01-01T08:00:00.000000Z", rows[2]["from"])
         self.assertIn("unlimited", self.call("override", "list").out)

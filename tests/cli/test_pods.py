@@ -9,7 +9,7 @@ from tests.cli import base
 
 COLUMNS = ["name", "availability_zone", "affinity", "state", "weight", "threshold", "endpoint", "region"]
 HISTORY_COLUMNS = ["id", "project_id", "pod", "zone", "affinity", "starts_at", "ends_at", "reason"]
-USAGE_COLUMNS = ["pod", "resource", "capacity", "used", "measured_at", "age_seconds"]
+USAGE_COLUMNS = "pod resource capacity used measured_at age_seconds"
 
 
 class PodTest(base.CliTestCase):
@@ -75,11 +75,10 @@ class PodTest(base.CliTestCase):
         self.useFixture(fx.EnvironmentVariable("OS_CLIENT_CONFIG_FILE", str(self.directory / "clouds.yaml")))
         self.assertEqual([], self.good("pod", "measure"))
         self.prepare("pod create p1")
-        (row,) = self.good("pod", "usage", "list")
-        self.assertEqual(["p1", None, None, None, None, None], [row[name] for name in USAGE_COLUMNS])
+        self.assertEqual([("p1", None, None, None, None, None)], self.columns("pod usage list", USAGE_COLUMNS))
         self.prepare("provider create n1 --pod p1", "inventory set n1 gpu=8")
         (row,) = self.good("pod", "measure")
-        self.assertEqual([*USAGE_COLUMNS, "error"], list(row))
+        self.assertEqual([*USAGE_COLUMNS.split(), "error"], list(row))
         self.assertEqual(
             ("p1", "gpu", 8, 0, None), tuple(row[n] for n in ("pod", "resource", "capacity", "used", "error"))
         )

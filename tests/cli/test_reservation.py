@@ -19,12 +19,13 @@ class ReservationTest(base.CliTestCase):
     def test_reserve_prints_its_reservations(self) -> None:
         made = self.good("reserve", "--project", "p1", "--consumer", "c", "--group", "g", "gpu=1", "fpga=2")
         self.assertEqual([COLUMNS, COLUMNS], [list(one) for one in made])
-        self.assertEqual([("gpu", 1), ("fpga", 2)], [(one["resource"], one["delta"]) for one in made])
-        for one in made:
-            self.assertEqual(["p1", "reserved", "c", "g"], [one[name] for name in ("project_id", *COLUMNS[4:7])])
+        self.assertEqual(
+            [("p1", "gpu", 1, "reserved", "c", "g"), ("p1", "fpga", 2, "reserved", "c", "g")],
+            [tuple(one.values())[1:7] for one in made],
+        )
         self.configure("[quota]\nresources = gpu.A100,odd=name")
-        made = self.good("reserve", "--project", "p1", "gpu.A100=1", "odd=name=2")
-        self.assertEqual([("gpu.A100", 1), ("odd=name", 2)], [(one["resource"], one["delta"]) for one in made])
+        made = self.columns("reserve --project p1 gpu.A100=1 odd=name=2", "resource delta")
+        self.assertEqual([("gpu.A100", 1), ("odd=name", 2)], made)
 
     def test_over_quota_is_one_line_with_all_violations(self) -> None:
         self.limit("gpu:2,fpga:0")
@@ -41,14 +42,14 @@ class ReservationTest(base.CliTestCase):
         uuid = self.reserve("gpu=1")
         self.good("commit", uuid, "--known-as", "volume")
         who = ("--project", "p1", "--consumer", "volume")
-        (row,) = self.good("resize", *who, "gpu=3", "--expect", "gpu=1")
-        self.assertEqual([uuid, 3, "committed"], [row[name] for name in ("uuid", "delta", "state")])
+        resized = self.columns("resize --project p1 --consumer volume gpu=3 --expect gpu=1", "uuid delta state")
+        self.assertEqual([(uuid, 3, "committed")], resized)
         self.assertIn("holds gpu=3", self.refused(1, "resize", *who, "gpu=4", "--expect", "gpu=1"))
-        (row,) = self.good("resize", "--reservation", uuid, "gpu=2")
-        self.assertEqual([uuid, "volume", 2], [row[name] for name in ("uuid", "consumer", "delta")])
+        resized = self.columns(f"resize --reservation {uuid} gpu=2", "uuid consumer delta")
+        self.assertEqual([(uuid, "volume", 2)], resized)
         for _ in range(2):
-            (row,) = self.good("transfer", *who, "--to-project", "p2")
-            self.assertEqual([uuid, "p2", "volume"], [row[name] for name in ("uuid", "project_id", "consumer")])
+            moved = self.columns("transfer --project p1 --consumer volume --to-project p2", "uuid project_id consumer")
+            self.assertEqual([(uuid, "p2", "volume")], moved)
         self.assertIn("'volume' was not found", self.refused(1, "resize", *who, "gpu=4"))
 
     def test_bad_amounts_and_selections(self) -> None:

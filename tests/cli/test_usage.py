@@ -21,11 +21,8 @@ class UsageTest(base.CliTestCase):
     def test_list_of_a_project_shows_unused_resources(self) -> None:
         self.limit("gpu:0")
         self.assertEqual(
-            [
-                dict(zip(USAGE, ("new", "fpga", -1, 0, 0, None, None, None), strict=True)),
-                dict(zip(USAGE, ("new", "gpu", 0, 0, 0, 0, 0, "new"), strict=True)),
-            ],
-            [{name: row[name] for name in USAGE} for row in self.good("show", "--usage", "new")],
+            [("new", "fpga", -1, 0, 0, None, None, None), ("new", "gpu", 0, 0, 0, 0, 0, "new")],
+            self.columns("show --usage new", " ".join(USAGE)),
         )
         self.assertIn("Invalid project_id", self.refused(2, "show", "--usage", " "))
 
@@ -79,10 +76,7 @@ class UsageTest(base.CliTestCase):
         until = "2999-01-01T00:00:00.000000Z"
         self.assertEqual(
             [("fpga", 2, None, None), ("gpu", -1, until, 4)],
-            [
-                tuple(row[name] for name in ("resource", "limit", "override_until", "otherwise"))
-                for row in self.good("show", "--usage", "p")
-            ],
+            self.columns("show --usage p", "resource limit override_until otherwise"),
         )
         self.assertIn(f"| {until} | 4 ", self.call("show", "--usage", "p").out)
 
