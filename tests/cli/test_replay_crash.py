@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import itertools
 from typing import Any
+from unittest import mock
 
-import fixtures as fx
 from oslo_config import cfg
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine, validation
+from cyborg_quota import validation
 from cyborg_quota.conf import loading
 from cyborg_quota.db.database import Database
 from cyborg_quota.replay import replay, tables
@@ -53,25 +54,6 @@ class PowerCut(BaseException):
     """No code after it has an effect, as after kill -9."""
 
 
-class Power(fx.Fixture):
-    """Makes writes fail from the ``first``-th on. (A cut after a write leaves the same as one before the next.)"""
-
-    def __init__(self, first: int) -> None:
-        super().__init__()
-        self._left = first
-
-    def _setUp(self) -> None:
-        write = Database.write
-
-        def cut(database: Database, work: Callable[[Any], Any], at_once: Callable[[Any], Any] | None = None) -> Any:
-            self._left -= 1
-            if self._left <= 0:
-                raise PowerCut
-            return write(database, work, at_once)
-
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.db.database.Database.write", cut))
-
-
 class CrashTest(base.CliTestCase):
     admin = validation.admin_context()
 
@@ -80,11 +62,9 @@ class CrashTest(base.CliTestCase):
         path = self.directory / "trace.csv"
         path.write_text(TRACE)
         self.trace = Trace(str(path))
+        self.configure("sqlite_synchronous = false\n[limits]\ndriver = config\nlimits = gpu:3")
         conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(self.conf)])
-        conf.set_override("sqlite_synchronous", False, group="database")
-        conf.set_override("driver", "config", group="limits")
-        conf.set_override("limits", {"gpu": 3}, group="limits")
-        self.engine: QuotaEngine = cyborg_quota.make_engine(conf)
+        self.engine = cyborg_quota.make_engine(conf)
         self.database = Database(fixtures.settings(self.url))
         self.addCleanup(self.engine.close)
         self.addCleanup(self.database.close)
@@ -96,20 +76,26 @@ class CrashTest(base.CliTestCase):
         return run
 
     def cut(self, first: int) -> bool:
-        """Run until the simulated power cut; returns False if the run came to its end before."""
-        with Power(first):
-            try:
-                self.run_once()
-            except PowerCut:
-                return True
-        return False
+        """Run until writes fail, from the ``first``-th on; returns False if the run came to its end before.
+
+        (A cut after a write leaves the same as one before the next.)
+        """
+        write, numbers = Database.write, itertools.count(1)
+
+        def cut(*arguments: Any, **named: Any) -> Any:
+            if next(numbers) >= first:
+                raise PowerCut
+            return write(*arguments, **named)
+
+        with mock.patch.object(Database, "write", cut), contextlib.suppress(PowerCut):
+            self.run_once()
+            return False
+        return True
 
     def assert_same(self, what: str) -> None:
         run = self.run_once()
-        self.assertEqual(EXPECTED, dict(run.tally.totals), what)
-        self.assertEqual(REFUSED, run.refused, what)
-        listed = self.engine.list_usages(self.admin)
-        usages = {(row.project_id, row.usage.used, row.usage.reserved) for row in listed}
+        self.assertEqual((EXPECTED, REFUSED), (dict(run.tally.totals), run.refused), what)
+        usages = {(row.project_id, row.usage.used, row.usage.reserved) for row in self.engine.list_usages(self.admin)}
         self.assertEqual({("p", 2, 0), ("q", 0, 0)}, usages, what)
         self.assertEqual([], self.engine.audit(self.admin), what)
 

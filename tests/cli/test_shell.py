@@ -19,11 +19,6 @@ from tests import forked
 from tests.cli import base
 
 
-def commands() -> list[str]:
-    """The names of all commands."""
-    return sorted(base.commands())
-
-
 class ShellTest(base.CliTestCase):
     def test_the_installed_program(self) -> None:
         """Its configuration may be in the environment; its exit status and its output are those of the command."""
@@ -37,9 +32,9 @@ class ShellTest(base.CliTestCase):
         self.conf.unlink()  # no configuration is needed
         ended = self.call("--help")
         self.assertEqual(0, ended.status)
-        for name in ("help", "complete", *commands()):
+        for name in ("help", "complete", *base.commands()):
             self.assertRegex(ended.out, rf"(?m)^  {name} +" + (r"\S" if name in ("help", "complete") else "[A-Z]"))
-        for name in commands():
+        for name in base.commands():
             text = self.call(*name.split(), "--help")
             self.assertEqual((0, ""), (text.status, text.err))
             self.assertRegex(text.out, r"(?m)^example:\n  .*cyborg-quota " + name)
@@ -60,7 +55,7 @@ class ShellTest(base.CliTestCase):
     def test_a_former_name_of_a_command(self) -> None:
         for former, name in main._FORMER.items():
             words, *_ = name.split(" --")
-            self.assertIn(words, commands())
+            self.assertIn(words, base.commands())
             self.assertIn(f" It is `{name}` now. ", self.refused(2, *former.split(), "--project", "p"))
 
     def test_a_wrong_value_is_explained(self) -> None:
@@ -84,7 +79,7 @@ class ShellTest(base.CliTestCase):
         """One line says what is wrong, without the usage, and names the help; the exit status is 2."""
         shell = main.Shell()
         tested = set()
-        for name in commands():
+        for name in base.commands():
             self.assertIn(f"`cyborg-quota {name} --help`", self.misused(*name.split(), "--no-such-option"))
             factory, _, _ = shell.command_manager.find_command(name.split())
             actions = factory(shell, None, cmd_name=name).get_parser(name)._actions
@@ -213,4 +208,4 @@ class StartupTest(base.CliTestCase):
 class VocabularyTest(base.CliTestCase):
     def test_the_number_of_commands(self) -> None:
         """Each is one that every later reader has to know: do without one, or raise the number on purpose."""
-        self.assertLessEqual(len(commands()), 65)
+        self.assertLessEqual(len(base.commands()), 65)

@@ -77,10 +77,7 @@ class TestAge(CacheTestCase):
 
     def test_an_empty_answer_is_cached(self) -> None:
         self.value = None
-        self.assertIsNone(self.get())
-        self.assertIsNone(self.get())
-        self.assertEqual(1, self.asked)
-
+        self.assertEqual((None, None, 1), (self.get(), self.get(), self.asked))
         self.value, self.now = "there now", self.now + TTL
         self.assertEqual("there now", self.get())
 
@@ -89,13 +86,10 @@ class TestAge(CacheTestCase):
         for key in "abca":
             self.get(key)
         self.now += TTL
-        self.get("a")  # refreshed: no longer the oldest
-        self.get("d")
-        self.assertEqual((3, 5), (len(self.cache._responses), self.asked))
-        self.get("a")
-        self.assertEqual(5, self.asked)
-        self.get("b")
-        self.assertEqual(6, self.asked)
+        # a is refreshed, and no longer the oldest.
+        for key, asked in (("a", 4), ("d", 5), ("a", 5), ("b", 6)):
+            self.get(key)
+            self.assertEqual((3, asked), (len(self.cache._responses), self.asked), key)
         self.make_unavailable(whole=False)
         for key in range(10):
             self.assertRaises(exceptions.LimitsUnavailable, self.get, str(key))
@@ -106,11 +100,10 @@ class TestOutage(CacheTestCase):
     def test_stale_answers_for_a_bounded_time_then_an_error(self) -> None:
         self.let_it_age()
         began = self.now
-        self.assertEqual("first", self.get())
-        self.now = began + STALE - 0.001
-        self.assertEqual("first", self.get())
-
-        self.now += 0.001
+        for age in (0.0, STALE - 0.001):
+            self.now = began + age
+            self.assertEqual("first", self.get())
+        self.now = began + STALE
         error = self.assertRaises(exceptions.LimitsUnavailable, self.get)
 
         self.assertEqual(("it is away", STALE), (error.reason, error.seconds))
