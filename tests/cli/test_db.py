@@ -23,7 +23,3 @@ class DatabaseTest(base.CliTestCase):
         self.assertEqual({"purged": 1}, self.good("db", "purge"))
         for bad in ("-1", "x", "1.5", "36501", "9" * 30):
             self.misused("db", "purge", "--older-than", bad)
-
-    def test_a_database_that_does_not_answer(self) -> None:
-        self.configure("[quota]\nretry_seconds = 0.1", url="mysql+pymysql://quota:Pass%20word1@127.0.0.1:1/quota")
-        self.refused_each(1, {"list --usage": "The database did not complete the call"})

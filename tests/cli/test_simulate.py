@@ -91,8 +91,7 @@ class SameAsReplayTest(SimulateCase):
         """The number of refused claims of a replay on an empty ledger with ``tree``, by (project_id, resource)."""
         url = fixtures.fresh_url("sqlite", f"reference{serial}")
         self.configure(f"sqlite_synchronous = false\n{self.options}", url=url)
-        self.good("db", "sync")
-        self.assertEqual(0, self.call("limits", "import", self.limits(self.tree)).status)
+        self.prepare("db sync", f"limits import {self.limits(self.tree)}")
         ended = self.call("replay", trace, "-f", "json")
         self.assertEqual(0, ended.status, ended.err)
         self.configure(self.options)
@@ -178,8 +177,7 @@ class RowsTest(SimulateCase):
             self.assertLess(10, sum(row["refused_after"] for row in rows))
 
     def test_against_the_ledger(self) -> None:
-        for consumer in ("a", "b", "c"):
-            self.good("reserve", "--project", "p", "--consumer", consumer, "gpu=2")
+        self.prepare(*["reserve --project p gpu=2"] * 3)
         (row,) = self.simulate({"defaults": {"gpu": 3}}, "ledger")
         self.assertEqual(["p", "gpu", 0, 2, 6, -1, 3, "p"], list(row.values()))
         self.assertEqual([row], self.simulate({"defaults": {"gpu": 3}}, "ledger", "--since", "1h"))
@@ -295,7 +293,6 @@ class ExportTest(SimulateCase):
             names.extend(os.listdir(self.directory / "temporary"))
             add(comparison, *event)
 
-        (self.directory / "new.yaml").write_text("defaults: {gpu: 0}")
         with mock.patch.object(Comparison, "add", note):
-            self.call("simulate", str(self.directory / "new.yaml"), "--against", "ledger")
+            self.simulate({"defaults": {"gpu": 0}}, "ledger")
         self.assertEqual([], names)
