@@ -49,6 +49,14 @@ class LimitTestCase(base.CliTestCase):
         )
 
 
+class TreeTestCase(LimitTestCase):
+    """atlas (100), physics (30), higgs (10); physics holds 25."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make_tree()
+
+
 class ProjectTest(LimitTestCase):
     def test_add_move_list_and_remove(self) -> None:
         self.done("project", "set", "a", "--no-parent")
@@ -98,10 +106,8 @@ class LimitTest(LimitTestCase):
 
     def test_the_first_limit_of_a_new_project_is_reported(self) -> None:
         """Otherwise a typing error in the id sets a limit for a project that does not exist, without a word."""
-        self.done("project", "set", "atlas", "--no-parent")
+        self.prepare("project set atlas --no-parent", "set --default fpga=1", "reserve --project physics fpga=1")
         self.done("set", "gpu=7", "atlas")
-        self.done("set", "--default", "fpga=1")
-        self.good("reserve", "--project", "physics", "fpga=1")
         self.done("set", "gpu=7", "physics")
         self.refused(2, "set", "tpu=7", "atlsa")
 
@@ -342,12 +348,16 @@ class FileTest(LimitTestCase):
     def test_an_invalid_file(self) -> None:
         self.file.write_text("projects: [{id: a, limit: {gpu: 1}}]")
         error = self.refused(2, "limits", "import", str(self.file))
-        self.assertIn("limits.yaml", error)
-        self.assertIn("projects[0] has an unknown key 'limit'", error)
+        self.assertRegex(error, r"limits\.yaml.*projects\[0\] has an unknown key 'limit'")
         self.file.write_bytes(b"\xff\xfe\x00")
-        self.assertIn("is not valid YAML", self.refused(2, "limits", "import", str(self.file)))
-        self.assertIn("No such file", self.refused(2, "limits", "import", str(self.directory / "none")))
-        self.assertIn("Cannot write", self.refused(2, "limits", "export", str(self.directory)))
+        self.refused_each(
+            2,
+            {
+                f"limits import {self.file}": "is not valid YAML",
+                f"limits import {self.directory}/none": "No such file",
+                f"limits export {self.directory}": "Cannot write",
+            },
+        )
 
     def test_from_stdin(self) -> None:
         self.useFixture(fx.MonkeyPatch("sys.stdin", io.TextIOWrapper(io.BytesIO(EXAMPLE.encode()))))

@@ -3,16 +3,10 @@
 
 from __future__ import annotations
 
-from tests.cli.test_limits import LimitTestCase
+from tests.cli.test_limits import TreeTestCase
 
 
-class MinimumTest(LimitTestCase):
-    """atlas (100), physics (30), higgs (10); physics holds 25."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.make_tree()
-
+class MinimumTest(TreeTestCase):
     def test_it_is_set_shown_and_recorded(self) -> None:
         self.done("set", "--minimum", "gpu=4", "higgs")
         self.assertEqual(
