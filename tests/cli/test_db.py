@@ -10,16 +10,15 @@ from tests.cli import base
 
 class DatabaseTest(base.CliTestCase):
     def test_purge(self) -> None:
-        uuid = self.good("reserve", "--project", "p1", "gpu=1")[0]["uuid"]
-        self.good("rollback", uuid)
-        self.assertEqual({"purged": 0}, self.good("db", "purge"))
-        self.assertEqual({"purged": 0}, self.good("db", "purge", "--older-than", "1"))
+        ended = ("reserve --project p --consumer c gpu=1", "rollback --project p --consumer c")
+        self.prepare(*ended)
         time.sleep(0.01)
-        self.assertEqual({"purged": 1}, self.good("db", "purge", "--older-than", "0"))
-        self.assertEqual([], self.good("reservation", "list"))
+        for options, purged in (("", 0), ("--older-than 1", 0), ("--older-than 0", 1)):
+            self.assertEqual([(purged,)], self.columns(f"db purge {options}", "purged"), options)
         self.configure("[quota]\npurge_age = 0")
-        self.good("rollback", self.good("reserve", "--project", "p1", "gpu=1")[0]["uuid"])
+        self.prepare(*ended)
         time.sleep(0.01)
-        self.assertEqual({"purged": 1}, self.good("db", "purge"))
+        self.assertEqual([(1,)], self.columns("db purge", "purged"))
+        self.assertEqual([], self.good("reservation", "list"))
         for bad in ("-1", "x", "1.5", "36501", "9" * 30):
             self.misused("db", "purge", "--older-than", bad)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,13 @@ def samples(text: str) -> Samples:
 
 def key(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     return f"cyborg_quota_{name}", tuple(sorted(labels.items()))
+
+
+def run_promtool(test: oslotest.base.BaseTestCase, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    try:
+        return prometheus.promtool(*arguments, text=text)
+    except machine.ServerError as error:
+        needs.missing(test, str(error))
 
 
 def get(application: LedgerApplication) -> webob.Response:
@@ -90,10 +98,7 @@ class TestScrape(server.ApiTestCase):
         text = self.scrape("*", names=lambda ids: {ids[0]: 'the "first"\\\n'})
         self.assertIn(r'project_name="the \"first\"\\\n"', text)
         self.assertIn('cyborg_quota_capacity_total{resource="gpu",pod="north"} 4', text)
-        try:
-            ended = prometheus.promtool("check", "metrics", text=text)
-        except machine.ServerError as error:
-            needs.missing(self, str(error))
+        ended = run_promtool(self, "check", "metrics", text=text)
         self.assertEqual((0, "", ""), (ended.returncode, ended.stdout, ended.stderr))
 
     def test_values_are_kept(self) -> None:

@@ -8,7 +8,6 @@ import pathlib
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import urllib.error
 from typing import Any
@@ -23,8 +22,9 @@ from tests import needs
 from tests.cli import base as cli
 from tests.cyborgs.service import Service
 from tests.cyborgs.starting import ProgramStarter
+from tests.metrics.test_exporter import run_promtool
 from tests.servers import machine
-from tests.servers.prometheus import RULES, Prometheus, promtool
+from tests.servers.prometheus import RULES, Prometheus
 
 TOP = pathlib.Path(__file__).parents[2]
 ETC = TOP / "etc"
@@ -52,14 +52,8 @@ def names(text: str) -> set[str]:
 
 
 class TestFiles(base.BaseTestCase):
-    def run_promtool(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        try:
-            return promtool(*arguments)
-        except machine.ServerError as error:
-            needs.missing(self, str(error))
-
     def test_the_rules_are_valid(self) -> None:
-        ended = self.run_promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
+        ended = run_promtool(self, "check", "rules", "--lint=all", "--lint-fatal", str(RULES))
         self.assertEqual(0, ended.returncode, ended.stdout + ended.stderr)
 
     def test_the_variables_of_the_dashboard(self) -> None:
@@ -84,7 +78,7 @@ class TestFiles(base.BaseTestCase):
         directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
         shutil.copy(RULES, directory / "rules.yaml")
         copies = [shutil.copy(path, directory) for path in RULES_TESTS]
-        ended = self.run_promtool("test", "rules", *map(str, copies))
+        ended = run_promtool(self, "test", "rules", *map(str, copies))
         self.assertEqual(0, ended.returncode, ended.stdout + ended.stderr)
         tested = {
             one["alertname"]

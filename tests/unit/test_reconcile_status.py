@@ -41,24 +41,22 @@ class TestStatus(base.BaseTestCase):
     def test_more_than_are_listed(self) -> None:
         """Differences that a run cannot repair, and those that it leaves to the next one."""
         lost = Difference("not attached", "a", (charge("1", "p1", "gpu", 1),), None)
-        self.assertEqual((0, ""), self.result(reconcile._report_others, Report(1, [lost])))
-        status, text = self.result(reconcile._report_others, Report(1, [], unclaimed=2))
-        self.assertEqual(0, status)
-        self.assertIn("2 more ARQs are charged correctly, but without a source", text)
-        rest = "3 further differences are not listed. Run the command again when those above are repaired.\n"
-        self.assertEqual((1, rest), self.result(reconcile._report_others, Report(9, [lost], omitted_own=3)))
         foreign = dataclasses.replace(lost, is_own=False)
-        status, text = self.result(reconcile._report_others, Report(9, [foreign], omitted_others=4))
-        self.assertEqual((1, 2), (status, text.count("\n")))
-        self.assertIn("5 of these ARQs have charges without a source", text)
+        further = "3 further differences are not listed. Run the command again when those above are repaired.\n"
+        for report, status, lines, text in (
+            (Report(1, [lost]), 0, 0, ""),
+            (Report(1, [], unclaimed=2), 0, 1, "2 more ARQs are charged correctly, but without a source"),
+            (Report(9, [lost], omitted_own=3), 1, 1, further),
+            (Report(9, [foreign], omitted_others=4), 1, 2, "5 of these ARQs have charges without a source"),
+        ):
+            found, printed = self.result(reconcile._report_others, report)
+            self.assertEqual((status, lines, True), (found, printed.count("\n"), text in printed), printed)
 
     def test_a_difference_is_left(self) -> None:
         attached = Record("a", "p1", "i1", {"gpu": 1})
         done, failed, half = (Difference("not charged", arq, (), attached) for arq in "abc")
         others = dataclasses.replace(failed, arq="d", is_own=False)
-        status, text, rows = self.heal([done], [done])
-        self.assertEqual((0, "Differences repaired: 1.\n"), (status, text))
-        self.assertEqual([("a", "repaired")], rows)
+        self.assertEqual((0, "Differences repaired: 1.\n", [("a", "repaired")]), self.heal([done], [done]))
         only_released = dataclasses.replace(half, problem="released, not charged")
         status, text, rows = self.heal([done, failed, half, others], [done, only_released])
         self.assertEqual(1, status)
