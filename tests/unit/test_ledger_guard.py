@@ -109,6 +109,13 @@ class TestGuard(GuardTestCase):
 class TestSlots(GuardTestCase):
     """Calls that hold one of the few slots, as those of the mounted REST API do."""
 
+    def test_immediate_while_it_is_open(self) -> None:
+        self.ping.return_value = False
+        self.fail(UNREACHABLE)
+        with mock.patch.object(self.guard, "_slots") as slots:
+            self.assertRaises(LedgerNotCalled, self.guard.call_in_slot, self.fail, UNREACHABLE)
+        self.assertEqual((0, 1), (slots.acquire.call_count, self.calls))
+
     def nested(self, levels: int) -> int:
         """Calls within calls, each of which takes a slot; returns 7."""
         return self.guard.call_in_slot(self.nested, levels - 1) if levels else 7
