@@ -12,6 +12,7 @@ import pathlib
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any
 from unittest import mock
 
@@ -134,21 +135,12 @@ def are_free(subject: Any) -> bool:
 @contextlib.contextmanager
 def held_elsewhere(lock: Any) -> Iterator[None]:
     """Another thread has entered ``lock`` while the block runs."""
-    is_held, may_end = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with lock:
-            is_held.set()
-            may_end.wait()
-
-    holder = threading.Thread(target=hold, daemon=True)
-    holder.start()
-    assert is_held.wait(60)
-    try:
-        yield
-    finally:
-        may_end.set()
-        holder.join()
+    with futures.ThreadPoolExecutor(1) as aside:
+        aside.submit(lock.__enter__).result()
+        try:
+            yield
+        finally:
+            aside.submit(lock.__exit__, None, None, None).result()
 
 
 def is_true_in_child(evaluate: Callable[[], Any]) -> bool:

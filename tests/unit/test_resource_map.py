@@ -131,3 +131,19 @@ class TestResourceMap(base.BaseTestCase):
             ({"trait:CUSTOM_A": "required"}, 0),
         ):
             self.assertEqual(count, resource_rules.requests_of(requested))
+
+
+class TestPublicMessages(base.BaseTestCase):
+    def test_nothing_of_the_operator(self) -> None:
+        """No host, service, region or command, also where the message in the log has them."""
+        hint = "Register one in Keystone: openstack registered limit create --service 9dff64 --region RegionOne"
+        errors = {
+            "No limit is set for resource fpga.": exceptions.LimitNotSet("fpga", hint),
+            "Accelerator request a1 already has a different charge.": exceptions.ReservationConflict(
+                "a1", {"fpga": 1}, {"fpga": 2}
+            ),
+        }
+        for expected, error in errors.items():
+            self.assertEqual(expected, public_message(error))
+            self.assertRegex(str(error), "--region|another provider")
+        self.assertEqual("Too many.", public_message(exceptions.InvalidRequest("Too many.")))
