@@ -177,12 +177,6 @@ class CliTestCase(base.BaseTestCase):
         self.addCleanup(self._end, process)
         return process
 
-    def spawned(self, *argv: str, **changes: Any) -> Ended:
-        """Run the installed program to its end."""
-        process = self.spawn(*argv, **changes)
-        out, err = process.communicate(timeout=60)
-        return Ended(process.returncode, out, err)
-
     @staticmethod
     def _end(process: subprocess.Popen[str]) -> None:
         if process.poll() is None:

@@ -80,9 +80,10 @@ class DryRunTest(LimitCase):
 
     def test_an_override(self) -> None:
         span = ("--from", "2998-12-01T08:00Z", "--until", "2999-01-01")
-        rows = self.good("set", "gpu=4", "fpga=0", *span, "right", "--dry-run")
-        expected = [["set override", "right", "fpga", None, 0], ["set override", "right", "gpu", None, 4]]
-        self.assertEqual(expected, [list(row.values())[:-1] for row in rows])
+        self.assertEqual(
+            [("set override", "right", "fpga", None, 0), ("set override", "right", "gpu", None, 4)],
+            [tuple(row.values())[:-1] for row in self.good("set", "gpu=4", "fpga=0", *span, "right", "--dry-run")],
+        )
         self.assertEqual([], self.good("override", "list"))
         self.assertEqual(1, len(self.good("history", "list", "--project", "right")))  # it was added to the tree
         argv = ("set", "gpu=5", *span, "right")

@@ -43,10 +43,10 @@ class OverrideTest(test_limits.LimitTestCase):
         self.assertEqual(["fpga"], [row["resource"] for row in self.good("override", "list")])
         over = self.call("list", "--over", "-f", "json")
         self.assertEqual((1, 5), (over.status, over.json[0]["limit"]))
-        history = self.good("history", "list", "--project", "p")
-        self.assertEqual(("cancel override", until), (history[0]["action"], history[0]["until"]))
-        (row,) = self.good("history", "list", "--project", "q", "--limit", "1")
-        self.assertEqual("2998-01-01T08:00:00.000000Z", row["from"])
+        self.assertEqual(
+            ("cancel override", until), self.columns("history list --project p --limit 1", "action until")[0]
+        )
+        self.assertEqual([("2998-01-01T08:00:00.000000Z",)], self.columns("history list --project q --limit 1", "from"))
         span = "from 2998-01-01T08:00:00Z until 2999-01-01T00:00:00Z"
         self.assertIn(f"| 0 {span} |", self.call("history", "list", "--project", "q").out)
 

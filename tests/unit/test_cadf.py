@@ -106,8 +106,9 @@ class TestSending(base.BaseTestCase):
         admin = self.limits(self.make_conf())
         admin.set_limit(validation.admin_context("os:alice"), "gpu", 5, reason="opening")
         (message,) = self.sent()
-        self.assertEqual(("INFO", "cyborg_quota.limit.created"), (message["priority"], message["event_type"]))
-        self.assertEqual("opening", message["payload"]["attachments"][0]["content"]["reason"])
+        reason = message["payload"]["attachments"][0]["content"]["reason"]
+        expected = ("INFO", "cyborg_quota.limit.created", "opening")
+        self.assertEqual(expected, (message["priority"], message["event_type"], reason))
         admin.set_limit(validation.admin_context(), "gpu", 5)  # no change
         self.assertEqual(1, len(self.sent()))
         silent = self.limits(self.make_conf(notices__notifications=False))

@@ -40,6 +40,11 @@ class DriverTestCase(base.BaseTestCase):
         client = KeystoneClient(settings, self.keystone.connect)  # type: ignore[arg-type]
         return KeystoneLimitDriver(client, cache, **changes)
 
+    def set_limits(self, **limits: int) -> None:
+        """The limits of these projects in gpu."""
+        for holder, limit in limits.items():
+            self.keystone.set_limit(holder, "gpu", limit)
+
     def constraints(self, *path: str, resources: tuple[str, ...] = ("gpu",)) -> list[Constraint]:
         (limits,) = self.driver.bounds([PathState(path or ("p1",), {}, {}, {})], resources)
         if limits.error is not None:
@@ -64,8 +69,7 @@ class TestConstraints(DriverTestCase):
     def test_flat(self) -> None:
         """The limit of a project, or the default, also if Keystone does not know it; the domain's does not count."""
         self.keystone.register("nic", 0)
-        for project_id, limit in (("p1", 3), ("p2", -1), ("q1", 0), ("dom", 1)):
-            self.keystone.set_limit(project_id, "gpu", limit)
+        self.set_limits(p1=3, p2=-1, q1=0, dom=1)
         for path, limit in ((("p1", "dom"), 3), (("p2",), -1), (("q1",), 0), (("gone",), 10)):
             expected = [Constraint(path[0], "gpu", limit), Constraint(path[0], "nic", 0)]
             self.assertEqual(expected, self.constraints(*path, resources=("gpu", "nic")))
@@ -74,8 +78,7 @@ class TestConstraints(DriverTestCase):
     def test_two_levels(self) -> None:
         """The domain bounds its subtree, if it is the last project of the path."""
         self.keystone.model = "strict_two_level"
-        for project_id, limit in (("p1", 3), ("other", -1), ("q1", 0)):
-            self.keystone.set_limit(project_id, "gpu", limit)
+        self.set_limits(p1=3, other=-1, q1=0)
         dom, other = Constraint("dom", "gpu", 10, "subtree"), Constraint("other", "gpu", -1, "subtree")
         for path, expected in (
             (("p1", "dom"), [Constraint("p1", "gpu", 3), dom]),
@@ -129,8 +132,7 @@ class TestHierarchy(DriverTestCase):
 
     def test_every_ancestor_bounds_its_subtree(self) -> None:
         """A domain only if a limit is set for it. The limits of ancestors that the ledger does not have yet wait."""
-        for project_id, limit in (("atlas", 20), ("physics", 2), ("q1", -1)):
-            self.keystone.set_limit(project_id, "gpu", limit)
+        self.set_limits(atlas=20, physics=2, q1=-1)
         for path, limits in (
             (("higgs", "physics", "atlas", "dom"), (10, 2, 20, UNLIMITED)),
             (("higgs", "physics"), (10, 2)),
@@ -140,7 +142,7 @@ class TestHierarchy(DriverTestCase):
         ):
             expected = [Constraint(*one, "subtree") for one in zip(path, ("gpu",) * 4, limits, strict=False)]
             self.assertEqual(expected, self.constraints(*path), path)
-        self.keystone.set_limit("dom", "gpu", 1)
+        self.set_limits(dom=1)
         self.now += TTL
         self.assertEqual(1, self.constraints("atlas", "dom")[-1].limit)
 
@@ -189,7 +191,7 @@ class TestHierarchy(DriverTestCase):
     def test_an_outage(self) -> None:
         """The path and all its limits are as old as any other answer may be."""
         path = "higgs", "physics", "atlas", "dom"
-        self.keystone.set_limit("physics", "gpu", 2)
+        self.set_limits(physics=2)
         expected = self.constraints(*path)
         self.keystone.instead[""] = ksa.ConnectFailure("x")
         self.now += TTL + STALE - 1
@@ -217,10 +219,9 @@ class TestMissing(DriverTestCase):
         self.driver = self.make_driver(limit_if_missing=UNLIMITED)
         self.assertEqual([], self.constraints("p1", resources=("gpu.A100",)))
         self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints("p1", resources=("gpu.A100", "gpu")))
-        self.assertEqual(
-            {("p1", "gpu"): 10, ("p1", "gpu.A100"): UNLIMITED}, self.shown("p1", resources=("gpu", "gpu.A100"))
-        )
-        self.assertEqual(UNLIMITED, self.driver.limit_if_missing)
+        shown = {("p1", "gpu"): 10, ("p1", "gpu.A100"): UNLIMITED}
+        found = self.shown("p1", resources=("gpu", "gpu.A100")), self.driver.limit_if_missing
+        self.assertEqual((shown, UNLIMITED), found)
 
 
 class TestNamesAndRegions(DriverTestCase):
@@ -290,20 +291,16 @@ class TestCosts(DriverTestCase):
     """The number of requests to Keystone."""
 
     def test_once_per_ttl(self) -> None:
-        for _ in range(5):
-            self.constraints()
-        self.assertEqual(4, len(self.keystone.paths))  # the endpoint, the defaults, the model, the project's limits
-        self.constraints("p2")
-        self.assertEqual(5, len(self.keystone.paths))
-        self.now += TTL
-        self.constraints()
-        self.assertEqual(9, len(self.keystone.paths))
+        # At first: the endpoint, the defaults, the model, the project's limits.
+        for now, project_id, requests in ((0.0, "p1", 4), (0.0, "p1", 4), (0.0, "p2", 5), (TTL, "p1", 9)):
+            self.now = now
+            self.constraints(project_id)
+            self.assertEqual(requests, len(self.keystone.paths), (now, project_id))
         self.assertEqual(([], {}), (self.constraints(resources=()), self.shown()), "nothing to look up")
         self.assertEqual((9, 1), (len(self.keystone.paths), self.keystone.made))
 
     def test_a_list_of_all_projects_is_one_call(self) -> None:
-        self.keystone.set_limit("p7", "gpu", 3)
-        self.keystone.set_limit("dom", "gpu", 8)
+        self.set_limits(p7=3, dom=8)
         projects = [f"p{number}" for number in range(1000)]
         limits = self.shown(*projects, "dom", resources=("gpu", "fpga"))
         self.assertEqual(2002, len(limits))
@@ -364,14 +361,13 @@ class TestManyPaths(DriverTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.keystone.set_limit("p1", "gpu", 3)
-        self.keystone.set_limit("dom", "gpu", 8)
+        self.set_limits(p1=3, dom=8)
 
     def test_each_model(self) -> None:
         """Also of what is a root in the ledger: a domain, or a project that has not been charged by this model yet."""
         self.keystone.projects |= dict.fromkeys(("atlas", "physics", "higgs"), "dom")
         self.keystone.parents = {"physics": "atlas", "higgs": "physics"}
-        self.keystone.set_limit("physics", "gpu", 2)
+        self.set_limits(physics=2)
         resources = ["fpga", "gpu", "tpu"]
         of_tree = (("higgs", "physics", "atlas", "dom"), ("physics", "atlas", "dom"), ("q1",), ("dom",), ("other",))
         for model, of_keystone, paths in (

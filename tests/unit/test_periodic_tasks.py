@@ -21,16 +21,17 @@ class TestPeriodicTasks(base.BaseTestCase):
 
     def test_what_changed_lately_is_compared_every_few_seconds(self) -> None:
         """And all of it at each interval, if the conductor compares all. What is not started now is started later."""
-        self.tasks.turn()
-        self.tasks.turn()  # not yet due
-        self.tasks._repair_at = 0.0
-        self.tasks.turn()
-        self.assertEqual([mock.call(compare_all=False)] * 2, self.repair.start.call_args_list)
-        self.tasks._reconcile_at = 0.0
-        for is_started in (False, True):
-            self.repair.start.return_value = is_started
+        for due, is_started, expected in (
+            ({}, True, [mock.call(compare_all=False)]),
+            ({}, True, []),  # not yet due
+            ({"_repair_at": 0.0}, True, [mock.call(compare_all=False)]),
+            ({"_reconcile_at": 0.0}, False, [mock.call(compare_all=True)]),
+            ({}, True, [mock.call(compare_all=True)]),
+        ):
+            vars(self.tasks).update(due)
+            self.repair.start = mock.Mock(return_value=is_started)
             self.tasks.turn()
-        self.assertEqual([mock.call(compare_all=True)] * 2, self.repair.start.call_args_list[2:])
+            self.assertEqual(expected, self.repair.start.call_args_list)
         self.assertEqual(5, self.tracker.extend_running.call_count)
 
     def test_a_turn_that_could_not_reach_the_ledger(self) -> None:
