@@ -120,6 +120,11 @@ class CliTestCase(base.BaseTestCase):
         self.assertEqual((0, ""), (ended.status, ended.err))
         return ended.json if ended.out else None
 
+    def done(self, *argv: str) -> None:
+        """Run a command that must succeed without output."""
+        ended = self.call(*argv)
+        self.assertEqual((0, "", ""), (ended.status, ended.out, ended.err))
+
     def columns(self, line: str, names: str) -> list[tuple[Any, ...]]:
         """Run a command that must succeed; returns the values of these columns in each row, or in its one object."""
         found = self.good(*line.split())

@@ -44,8 +44,7 @@ class CapacityTest(base.CliTestCase):
         self.assertEqual(["n1", "n2"], [one["name"] for one in self.good("provider", "list")])
         self.refused_each(1, {"provider delete n1": "nested"})
         for name in ("n2", "n1"):
-            ended = self.call("provider", "delete", name)
-            self.assertEqual((0, "", ""), (ended.status, ended.out, ended.err))
+            self.done("provider", "delete", name)
         self.assertEqual([], self.good("provider", "list"))
 
     def test_inventories(self) -> None:

@@ -29,11 +29,6 @@ TREE = [
 class LimitTestCase(base.CliTestCase):
     options = base.DATABASE
 
-    def done(self, *argv: str) -> None:
-        """Run a command that must succeed without output."""
-        ended = self.call(*argv)
-        self.assertEqual((0, "", ""), (ended.status, ended.out, ended.err))
-
     def make_tree(self) -> None:
         """atlas (100) over physics (30) over higgs (10); physics holds 25."""
         self.prepare(

@@ -404,9 +404,10 @@ class TestPlaybooks(base.BaseTestCase):
         path.write_text(text.replace("{{ cyborg_region }}", "RegionOne"))
         self.useFixture(fx.EnvironmentVariable("OS_DATABASE__CONNECTION"))
         loaded = loading.load(cfg.ConfigOpts(), ["--config-file", str(path)])
-        self.assertEqual(["fpga", "gpu"], loaded.quota.resources)
-        self.assertEqual(("sqlite://", "database"), (loaded.database.connection, loaded.limits.driver))
-        self.assertEqual("RegionOne", loaded.cyborg.source)
+        self.assertEqual(
+            (["fpga", "gpu"], "sqlite://", "database", "RegionOne"),
+            (loaded.quota.resources, loaded.database.connection, loaded.limits.driver, loaded.cyborg.source),
+        )
         self.assertEqual(["cyborg_api", "cyborg_conductor"], [api["hosts"], conductor["hosts"]])
 
     def test_kolla(self) -> None:

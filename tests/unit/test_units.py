@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,20 +71,19 @@ class TestCapacity(base.BaseTestCase):
 
 class TestCheckInventory(base.BaseTestCase):
     def test_each_invalid_value_is_named(self) -> None:
-        changes: tuple[dict[str, Any], ...] = (
-            {"total": -1}, {"total": True}, {"total": 1.0}, {"total": 2**31}, {"total": None},
-            {"reserved": -1}, {"reserved": 9}, {"min_unit": 0}, {"max_unit": 0}, {"step_size": 0}, {"step_size": "2"},
-            {"allocation_ratio": 0}, {"allocation_ratio": -1}, {"allocation_ratio": 1.5}, {"allocation_ratio": "x"},
-            {"allocation_ratio": "NaN"}, {"allocation_ratio": "Infinity"}, {"allocation_ratio": "1.00001"},
-            {"allocation_ratio": None}, {"allocation_ratio": "1e30"}, {"allocation_ratio": True},
-            {"allocation_ratio": "1_0"}, {"allocation_ratio": "1e-999999999"}, {"allocation_ratio": "\u0663"},
-        )  # fmt: skip
-        for change in changes:
-            inventory = Inventory(**{"total": 8, **change})
-            error = self.assertRaises(exceptions.InvalidInventory, units.check_inventory, "gpu", inventory)
-            ((field, value),) = change.items()
-            self.assertEqual((field, value), (error.field, error.value))
-            self.assertIn(field, str(error))
+        for field, values in (
+            ("total", (-1, True, 1.0, 2**31, None)),
+            ("reserved", (-1, 9)),
+            ("min_unit", (0,)),
+            ("max_unit", (0,)),
+            ("step_size", (0, "2")),
+            ("allocation_ratio", (0, -1, 1.5, "x", "NaN", "Infinity", "1.00001", None, "1e30", True)),
+            ("allocation_ratio", ("1_0", "1e-999999999", "\u0663")),
+        ):
+            for value in values:
+                inventory = Inventory(**{"total": 8, field: value})
+                error = self.assertRaises(exceptions.InvalidInventory, units.check_inventory, "gpu", inventory)
+                self.assertEqual((field, value, True), (error.field, error.value, field in str(error)))
         large = Inventory(2**31 - 1, allocation_ratio=decimal.Decimal(513))
         error = self.assertRaises(exceptions.InvalidInventory, units.check_inventory, "gpu", large)
         self.assertIn("total * allocation_ratio must be at most 1099511627776", str(error))
