@@ -84,8 +84,12 @@ class CliTestCase(base.BaseTestCase):
 
     def trace(self, *lines: str) -> str:
         """Write a trace of these events; return the name of its file."""
-        path = self.directory / "trace.csv"
-        path.write_text(HEADER + "".join(f"{line}\n" for line in lines))
+        return self.write("trace.csv", HEADER + "".join(f"{line}\n" for line in lines))
+
+    def write(self, name: str, text: str) -> str:
+        """Write a file in the directory of the test; return its name."""
+        path = self.directory / name
+        path.write_text(text)
         return str(path)
 
     def limit(self, limits: str) -> None:

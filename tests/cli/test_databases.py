@@ -13,15 +13,14 @@ from tests.cli import base
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-TRACE = """\
-time,event,consumer,project,resource,amount
-0,reserve,a,ABC,gpu,2
-0,reserve,b,abc,gpu,1
-1,commit,a,ABC,gpu,2
-1,reserve,c,ABC,gpu,1
-2,commit,c,ABC,gpu,1
-3,release,a,ABC,gpu,2
-"""
+TRACE = (
+    "0,reserve,a,ABC,gpu,2",
+    "0,reserve,b,abc,gpu,1",
+    "1,commit,a,ABC,gpu,2",
+    "1,reserve,c,ABC,gpu,1",
+    "2,commit,c,ABC,gpu,1",
+    "3,release,a,ABC,gpu,2",
+)
 
 OTHER_SYNC = {
     "mariadb": "SELECT GET_LOCK(CONCAT(LEFT(DATABASE(), 40), '.cyborg_quota'), 5)",
@@ -53,13 +52,12 @@ class DatabasesTest(base.CliTestCase):
         self.assertEqual({"expired": 0}, self.good("expire"))
 
     def test_replay(self) -> None:
-        path = self.directory / "trace.csv"
-        path.write_text(TRACE)
-        first = self.good("replay", str(path), "--limit", "gpu=2")
+        path = self.trace(*TRACE)
+        first = self.good("replay", path, "--limit", "gpu=2")
         self.assertEqual([2, 1, 1, 1, 1, 0, 1], [
             first[name] for name in ("admitted", "refused", "committed", "released", "skipped", "used", "reserved")
         ])  # fmt: skip
-        again = self.call("replay", str(path), "--limit", "gpu=2", "-f", "json")
+        again = self.call("replay", path, "--limit", "gpu=2", "-f", "json")
         self.assertEqual(first["projects"], again.json["projects"])
         self.assertIn("already replayed", again.err)
         self.assertEqual([], self.good("audit"))

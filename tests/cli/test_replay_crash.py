@@ -20,32 +20,31 @@ from tests import fixtures
 from tests.cli import base
 
 # Every event after a reserve, a consumer that returns, one that is repeated, and refusals (limit 3).
-TRACE = """\
-time,event,consumer,project,resource,amount
-0,reserve,a,p,gpu,2
-0,reserve,a,p,gpu,2
-0,commit,a,p,gpu,2
-0,release,a,p,gpu,2
-0,reserve,b,p,gpu,1
-0,rollback,b,p,gpu,1
-0,reserve,c,p,gpu,3
-0,reserve,d,p,gpu,1
-0,commit,d,p,gpu,1
-0,commit,c,p,gpu,3
-0,release,d,p,gpu,1
-0,release,c,p,gpu,3
-0,reserve,d,p,gpu,1
-0,commit,d,p,gpu,1
-0,reserve,e,q,gpu,4
-0,reserve,a,p,gpu,2
-0,release,a,p,gpu,2
-0,commit,e,q,gpu,4
-0,reserve,a,p,gpu,2
-0,commit,a,p,gpu,2
-0,release,d,p,gpu,1
-0,reserve,d,p,gpu,2
-0,release,d,p,gpu,2
-"""
+TRACE = (
+    "0,reserve,a,p,gpu,2",
+    "0,reserve,a,p,gpu,2",
+    "0,commit,a,p,gpu,2",
+    "0,release,a,p,gpu,2",
+    "0,reserve,b,p,gpu,1",
+    "0,rollback,b,p,gpu,1",
+    "0,reserve,c,p,gpu,3",
+    "0,reserve,d,p,gpu,1",
+    "0,commit,d,p,gpu,1",
+    "0,commit,c,p,gpu,3",
+    "0,release,d,p,gpu,1",
+    "0,release,c,p,gpu,3",
+    "0,reserve,d,p,gpu,1",
+    "0,commit,d,p,gpu,1",
+    "0,reserve,e,q,gpu,4",
+    "0,reserve,a,p,gpu,2",
+    "0,release,a,p,gpu,2",
+    "0,commit,e,q,gpu,4",
+    "0,reserve,a,p,gpu,2",
+    "0,commit,a,p,gpu,2",
+    "0,release,d,p,gpu,1",
+    "0,reserve,d,p,gpu,2",
+    "0,release,d,p,gpu,2",
+)
 EXPECTED = {"admitted": 7, "refused": 3, "committed": 4, "rolled_back": 1, "released": 4, "skipped": 4}
 REFUSED = {9, 16, 23}
 
@@ -59,9 +58,7 @@ class CrashTest(base.CliTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        path = self.directory / "trace.csv"
-        path.write_text(TRACE)
-        self.trace = Trace(str(path))
+        self.events = Trace(self.trace(*TRACE))
         self.configure("sqlite_synchronous = false\n[limits]\ndriver = config\nlimits = gpu:3")
         conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(self.conf)])
         self.engine = cyborg_quota.make_engine(conf)
@@ -70,8 +67,8 @@ class CrashTest(base.CliTestCase):
         self.addCleanup(self.database.close)
 
     def run_once(self) -> replay.Replay:
-        position = tables.Position(self.database, self.trace.digest, {"gpu": 3})
-        run = replay.Replay(self.engine, validation.admin_context(), self.trace, position)
+        position = tables.Position(self.database, self.events.digest, {"gpu": 3})
+        run = replay.Replay(self.engine, self.admin, self.events, position)
         run.run()
         return run
 

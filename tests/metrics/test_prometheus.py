@@ -112,8 +112,9 @@ class TestServer(cli.CliTestCase):
     def make_ledger(self) -> None:
         over, kept = {"id": "over", "limits": {"gpu": 10}}, {"id": "kept", "limits": {"gpu": 5}, "minimums": {"gpu": 5}}
         roots = [{"id": "parent", "limits": {"gpu": 10}, "children": [over]}, {"id": "lab", "children": [kept]}]
-        file = self.directory / "limits.json"
-        file.write_text(json.dumps({"defaults": {"gpu": 10, "fpga": -1}, "total": {"gpu": 20}, "projects": roots}))
+        file = self.write(
+            "limits.json", json.dumps({"defaults": {"gpu": 10, "fpga": -1}, "total": {"gpu": 20}, "projects": roots})
+        )
         self.prepare(
             f"limits import {file}",
             "reserve --project over --consumer c gpu=6",
@@ -152,14 +153,13 @@ class TestServer(cli.CliTestCase):
         self.query(server, "time() - cyborg_quota_expirer_last_success_timestamp_seconds < 600")
         self.assert_expressions(server)
         for alert, expected in (("OverLimit", {"over", "parent"}), ("Oversubscribed", {"lab"})):
-            pending = [one for one in self.alerts(server) if one["labels"]["alertname"] == f"CyborgQuota{alert}"]
+            pending = [
+                one for one in server.ask("alerts")["alerts"] if one["labels"]["alertname"] == f"CyborgQuota{alert}"
+            ]
             self.assertEqual(expected, {one["labels"]["project_id"] for one in pending})
         expirer.send_signal(signal.SIGTERM)
         expirer.communicate(timeout=60)
         self.assertEqual(0, expirer.returncode)
-
-    def alerts(self, server: Prometheus) -> list[Any]:
-        return list(server.ask("alerts")["alerts"])
 
     def assert_expressions(self, server: Prometheus) -> None:
         """Every expression is valid, and names only metrics that exist, besides those of what this ledger lacks."""
