@@ -85,15 +85,13 @@ class EveryFormatTest(base.CliTestCase):
             "pod create pod1",
         )
         (row,) = self.good("reserve", *P, "gpu=2")
-        self.files = {"uuid": row["uuid"]}
-        for name, text in (
-            ("nodes", "provider,resource,total\nnode1,gpu,8\n"),
-            ("document", json.dumps({"defaults": {"gpu": 10}, "projects": [{"id": "p", "limits": {"gpu": 9}}]})),
-            ("trace", "time,event,consumer,project,resource,amount\n0,reserve,c,p,gpu,1\n"),
-        ):
-            path = self.directory / f"{name}.txt"
-            path.write_text(text)
-            self.files[name] = str(path)
+        document = {"defaults": {"gpu": 10}, "projects": [{"id": "p", "limits": {"gpu": 9}}]}
+        self.files = {
+            "uuid": row["uuid"],
+            "nodes": self.write("nodes.txt", "provider,resource,total\nnode1,gpu,8\n"),
+            "document": self.write("document.txt", json.dumps(document)),
+            "trace": self.trace("0,reserve,c,p,gpu,1"),
+        }
 
     def arguments(self, name: str, form: str) -> list[str]:
         return [part.format(format=form, **self.files) for part in ARGUMENTS.get(name, ())]

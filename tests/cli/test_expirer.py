@@ -144,21 +144,18 @@ class ServiceTest(ExpirerCase):
             self.assertIn(named, line)
 
 
-class ReconcileTest(ExpirerCase):
-    def test_a_comparison_that_failed_is_repeated_at_the_next_turn(self) -> None:
-        repair = mock.Mock(is_healing=False, **{"run.side_effect": [False, True]})
-        shell = self.shell()
-        maintenance = expirer.Maintenance(shell.conf, shell.engine, repair)
-        self.assertEqual([1, 0, 0], [maintenance.reconcile() for _ in range(3)])
-        self.assertEqual([mock.call(compare_all=True)] * 2, repair.run.mock_calls)
-
-
-class StoppingTest(ExpirerCase):
-    def maintenance(self, batch_rows: int | None = None) -> expirer.Maintenance:
+class MaintenanceTest(ExpirerCase):
+    def maintenance(self, batch_rows: int | None = None, repair: mock.Mock | None = None) -> expirer.Maintenance:
         shell = self.shell()
         if batch_rows is not None:
             shell.engine._driver.reservations._batch_rows = batch_rows
-        return expirer.Maintenance(shell.conf, shell.engine)
+        return expirer.Maintenance(shell.conf, shell.engine, repair)
+
+    def test_a_comparison_that_failed_is_repeated_at_the_next_turn(self) -> None:
+        repair = mock.Mock(is_healing=False, **{"run.side_effect": [False, True]})
+        maintenance = self.maintenance(repair=repair)
+        self.assertEqual([1, 0, 0], [maintenance.reconcile() for _ in range(3)])
+        self.assertEqual([mock.call(compare_all=True)] * 2, repair.run.mock_calls)
 
     def test_each_job_has_a_thread(self) -> None:
         """Otherwise, long jobs would delay expiry."""

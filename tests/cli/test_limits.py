@@ -52,7 +52,7 @@ class TreeTestCase(LimitTestCase):
         self.make_tree()
 
 
-class ProjectTest(LimitTestCase):
+class LimitTest(LimitTestCase):
     def test_add_move_list_and_remove(self) -> None:
         self.done("project", "set", "a", "--no-parent")
         self.prepare("project set b --no-parent", "project set c --parent a", "project set c --parent b")
@@ -63,8 +63,6 @@ class ProjectTest(LimitTestCase):
         self.prepare("project set c --no-parent", "project delete b")
         self.assertEqual("a None\nc None\n", self.call("project", "list", "-f", "value").out)
 
-
-class LimitTest(LimitTestCase):
     def test_set_list_and_unset(self) -> None:
         self.done("set", "--default", "gpu=10")
         self.prepare("set fpga=5 --default", "set gpu=20 fpga=-1 p")

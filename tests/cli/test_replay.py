@@ -99,7 +99,7 @@ class ReplayTest(ReplayCase):
         self.assertGreater(self.good("reservation", "list")[0]["expire"], "2100")
 
 
-class BadReplayTest(ReplayCase):
+class StoppedReplayTest(ReplayCase):
     def test_bad_arguments(self) -> None:
         self.misused("replay")
         for bad in ("gpu", "gpu=x", "gpu=-2", "=1", "gpu=4611686018427387905"):
@@ -142,8 +142,6 @@ class BadReplayTest(ReplayCase):
         self.assertEqual("cyborg-quota: resumed after event 1\n", ended.err)
         self.assertEqual([3, 2, 0, 1, 0, 0, 0, 1, 1], self.totals(ended.json))
 
-
-class StoppedReplayTest(ReplayCase):
     def test_an_interrupt_prints_how_to_continue(self) -> None:
         path = self.trace("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1")
         with fx.MockPatchObject(QuotaEngine, "commit", side_effect=KeyboardInterrupt):

@@ -191,8 +191,6 @@ class ShellTest(base.CliTestCase):
         self.assertEqual("", self.call("reserve", "--project", "p", "gpu=1").err)
         self.assertIn("reserved", self.call("-vv", "reserve", "--project", "p", "gpu=1").err)
 
-
-class StartupTest(base.CliTestCase):
     def test_no_more_is_loaded_than_needed(self) -> None:
         """--help loads no database, and a command on SQLite no driver of another one."""
         script = (
@@ -205,8 +203,6 @@ class StartupTest(base.CliTestCase):
         out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
         self.assertEqual(["help:", "command: 0"], re.findall(r"(?m)^(?:help|command):.*$", out))
 
-
-class VocabularyTest(base.CliTestCase):
     def test_the_number_of_commands(self) -> None:
         """Each is one that every later reader has to know: do without one, or raise the number on purpose."""
         self.assertLessEqual(len(base.commands()), 65)

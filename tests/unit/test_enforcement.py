@@ -137,9 +137,13 @@ class TestRedact(base.BaseTestCase):
     def test_of_each_resource_the_one_with_the_least_room(self) -> None:
         near, far = Over("mid", "gpu", "subtree", 9, 9, 0, 0, 8), Over("a", "gpu", "subtree", 7, 9, 0, 0, 7)
         other = Over("a", "fpga", "subtree", 7, 9, 0, 0, 7)
-        self.assertEqual(["a", "a"], self.seen([near, far, other]))
         exceeded = Over("mid", "gpu", "subtree", 5, 9, 0, 0, 8)  # (nothing fits: it does not matter by how much)
-        self.assertEqual(["mid"], self.seen([far, exceeded, Over("p", "gpu", "project", 3, 9, 1, 1)]))
+        for violations, expected in (
+            ([near, far, other], ["a", "a"]),
+            ([far, exceeded, Over("p", "gpu", "project", 3, 9, 1, 1)], ["mid"]),
+        ):
+            found = enforcement.redact(violations, ["p", "mid", "a"])
+            self.assertEqual(expected, [over.project_id for over in found])
 
     def test_the_order_of_equal_ones(self) -> None:
         """The project, its ancestors, the total; the width of the counter; a limit per pod."""
@@ -154,6 +158,3 @@ class TestRedact(base.BaseTestCase):
         for index, over in enumerate(equal):
             [seen] = enforcement.redact(reversed(equal[index:]), ["p", "mid", "a"])
             self.assertEqual((over, over.pod), (seen, seen.pod))
-
-    def seen(self, violations: list[Over]) -> list[str]:
-        return [over.project_id for over in enforcement.redact(violations, ["p", "mid", "a"])]
