@@ -3,19 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tests.cli import base
 
 
-class LimitCase(base.CliTestCase):
+class UnsetTest(base.CliTestCase):
     options = base.DATABASE
 
-    def limits(self) -> list[list[Any]]:
-        return [list(row.values())[:3] for row in self.good("list") or []]
-
-
-class UnsetTest(LimitCase):
     def test_what_is_not_set(self) -> None:
         """It was accepted silently."""
         self.prepare("set --default gpu=5", "set gpu=3 p")
@@ -29,7 +22,7 @@ class UnsetTest(LimitCase):
                 "unset --resource gpu --resource fpga p": "Project p has no limit of its own for fpga.",
             },
         )
-        self.assertEqual([[None, "gpu", 5], ["p", "gpu", 3]], self.limits())
+        self.assertEqual([(None, "gpu", 5), ("p", "gpu", 3)], self.columns("list", "project_id resource limit"))
 
     def test_what_only_an_override_sets(self) -> None:
         """It was accepted silently, and nothing changed."""
@@ -41,7 +34,9 @@ class UnsetTest(LimitCase):
         self.assertEqual(2, len(self.good("override", "list")))
 
 
-class DryRunTest(LimitCase):
+class DryRunTest(base.CliTestCase):
+    options = base.DATABASE
+
     def setUp(self) -> None:
         super().setUp()
         self.prepare(
@@ -54,7 +49,7 @@ class DryRunTest(LimitCase):
         )
 
     def test_it_prints_the_changes_and_writes_nothing(self) -> None:
-        before = self.limits()
+        before = self.columns("list", "project_id resource limit")
         columns = ["change", "project_id", "resource", "before", "after", "pod"]
         for argv, expected in (
             (["right", "gpu=4", "fpga=0"], [["right", "fpga", None, 0], ["right", "gpu", None, 4]]),
@@ -64,7 +59,7 @@ class DryRunTest(LimitCase):
             rows = self.good("set", *argv, "--dry-run")
             self.assertEqual([["set limit", *row] for row in expected], sorted(list(row.values())[:-1] for row in rows))
             self.assertTrue(all(list(row) == columns for row in rows))
-        self.assertEqual(before, self.limits())
+        self.assertEqual(before, self.columns("list", "project_id resource limit"))
         ended = self.call("set", "gpu=6", "new", "--dry-run", "-f", "json")
         self.assertEqual((0, ["set limit", "new", "gpu", None, 6, None]), (ended.status, list(ended.json[0].values())))
         notice = "Project 'new' is new: it had no usage, limit or parent before."

@@ -7,7 +7,7 @@ from cyborg_quota.cli import status
 from tests.cli import base
 
 
-class LimitsTest(base.CliTestCase):
+class StatusTest(base.CliTestCase):
     def test_no_limits_are_a_warning(self) -> None:
         for driver, code, text in (("noop", status.WARNING, "nothing is limited"), ("database", status.SUCCESS, "")):
             self.configure(f"[limits]\ndriver = {driver}")
@@ -18,8 +18,6 @@ class LimitsTest(base.CliTestCase):
         self.prepare("set --total gpu=5")
         self.assertEqual((status.SUCCESS, "enforced: gpu"), self.result_of("total limits"))
 
-
-class CyborgTest(base.CliTestCase):
     def test_the_configuration_of_cyborg_can_be_named(self) -> None:
         """Its own error recommends the option. There is no Cyborg here, so that its checks fail."""
         codes = []

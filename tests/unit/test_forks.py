@@ -183,9 +183,8 @@ class TestState(base.BaseTestCase):
 
     def test_of_the_limit_cache(self) -> None:
         """The child does not wait for the response to a request of the parent's threads."""
-        limits = cache.Cache(ttl_seconds=60, stale_seconds=60, timeout_seconds=60)
+        limits = make_cache()
         self.assertEqual(1, limits.get("kept", lambda: 1))
-        limits._requests.add("requested")
 
         def answers() -> bool:
             return limits.get("kept", lambda: 2) == 1 and limits.get("requested", lambda: 3) == 3
