@@ -170,11 +170,8 @@ class HistoryTest(test_limits.LimitTestCase):
         self.assertEqual(["because"] * 5, [row["reason"] for row in self.good("history", "list", "--limit", "5")])
         self.assertIn("reason", self.refused(2, "provider", "create", "n2", "--reason", ""))
 
-
-class PurgeTest(base.CliTestCase):
     def test_the_expirer_purges_the_history(self) -> None:
         """By [limits] history_age; without it, never."""
-        self.configure(base.DATABASE)
         self.prepare(*(f"set --default gpu={number}" for number in range(3)))
         self.sql("UPDATE changes SET created_at = '2001-01-01 00:00:00.000000'")
         for age, count in (("", 3), ("history_age = 86400\n", 0)):

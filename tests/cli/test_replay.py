@@ -48,10 +48,9 @@ class ReplayTest(ReplayCase):
             self.assertEqual((0, -1), (report["refused"], report["projects"][0]["limit"]))
         for other in (["--limit", "gpu=5"], [], ["--limit", "gpu=100", "--limit", "fpga=1"]):
             self.assertIn("another database", self.refused(2, "replay", EXAMPLE, *other))
-        self.configure("[limits]\ndriver = database")
-        self.good("set", "--default", "gpu=4")
+        self.configure(base.DATABASE)
         path = self.trace("0,reserve,a,p,gpu,2", "1,reserve,b,p,gpu,2")
-        self.replay(path)
+        self.prepare("set --default gpu=4", f"replay {path}")
         self.assertEqual("nothing to do", self.call("replay", path).err.strip()[-13:])
         self.good("set", "--default", "gpu=1")
         self.assertIn("another database", self.refused(2, "replay", path))
