@@ -120,11 +120,22 @@ class ApiTestCase(base.LedgerTestCase):
             self.quotas.commit(context, consumer=f"arq-{project_id}")
         self.quotas.reserve(base.Context("higgs"), {"gpu": 1}, consumer="arq-in-flight")
 
+    def ask(self, path: str, token: str = ADMIN, method: str = "GET", **options: Any) -> webob.Response:
+        """The answer to a request. ``options``: of webob."""
+        headers = {"X-Auth-Token": token, **options.pop("headers", {})}
+        request = webob.Request.blank(path, method=method, headers=headers, **options)
+        return request.get_response(self.application)
+
+    def call(self, path: str, token: str = ADMIN, method: str = "GET", body: Any = None, status: int = 200) -> Any:
+        """Make a call, whose answer must have this status. Returns its body."""
+        response = self.ask(path, token, method, json=body)
+        self.assertEqual(status, response.status_int, response.text)
+        return response.json if response.text else None
+
     def pages(self, path: str, member: str, token: str = ADMIN) -> Iterator[list[Any]]:
         """The entries of each page of a list, to which its links lead."""
         while path:
-            request = webob.Request.blank(path, headers={"X-Auth-Token": token})
-            answer = request.get_response(self.application).json
+            answer = self.call(path, token)
             yield answer[member]
             path = next((link["href"] for link in answer.get(f"{member}_links", ())), "")
 

@@ -15,19 +15,17 @@ from typing import Any
 from unittest import mock
 
 import fixtures as fx
-import jsonschema
 import webob
 from keystonemiddleware import auth_token
 
 import cyborg_quota
 from cyborg_quota import Inventory, exceptions, policy
-from cyborg_quota.api import deploy, middleware, openapi, requests
+from cyborg_quota.api import deploy, requests
 from cyborg_quota.cyborg import ledger_guard
 from cyborg_quota.cyborg.bind_tracker import BindTracker
 from cyborg_quota.cyborg.ledger_guard import LedgerGuard
 from cyborg_quota.db import models
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.types import TOTAL
 from cyborg_quota.types.capacity import ResourceUse
 from tests import base, clouds, fixtures
 from tests.api import server
@@ -39,18 +37,10 @@ STRANGER = "sam@elsewhere:admin_of_nothing,member,reader"
 OF_PROJECT = ("", "/detail", "/defaults", "/tree", "/history", "/overrides")
 
 
-class Killed(Exception):
-    """Ends a call, as a crash would."""
-
-
 class ApplicationTestCase(server.ApiTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = self.useFixture(fx.FakeLogger())
-
-    def ask(self, path: str, token: str = server.ADMIN, method: str = "GET", **options: Any) -> webob.Response:
-        request = webob.Request.blank(path, method=method, headers={"X-Auth-Token": token}, **options)
-        return request.get_response(self.application)
 
     def restart(self, **options: Any) -> None:
         """Make the application again, with an engine of its own. ``options``: group__name=value."""
@@ -71,10 +61,9 @@ class TestErrors(ApplicationTestCase):
         url = "sqlite:////nowhere/secret-path/ledger.sqlite"
         self.restart(quota__retry_seconds=0.2, database__connection=url)
         response = self.ask("/v2/quotas/higgs/detail")
-        self.assertEqual((503, "5"), (response.status_int, response.headers["Retry-After"]))
-        self.assertEqual("cyborg_quota.unavailable", self.error(response)["code"])
-        self.assertNotIn("secret-path", response.text)
-        self.assertNotIn("Traceback", response.text)
+        found = response.status_int, response.headers["Retry-After"], self.error(response)["code"]
+        self.assertEqual((503, "5", "cyborg_quota.unavailable"), found)
+        self.assertNotRegex(response.text, "secret-path|Traceback")
 
     def test_the_circuit_breaker_of_a_process(self) -> None:
         """In Cyborg's API: the first call that finds the server dead opens it, and the next calls do not wait."""
@@ -90,8 +79,6 @@ class TestErrors(ApplicationTestCase):
                 self.assertEqual("cyborg_quota.unavailable", self.error(response)["code"])
                 self.assertEqual((1, True), (called.call_count, tracker.guard.is_open))
         self.assertIn(response.headers["Retry-After"], ("1", "2", "3"))
-        header = openapi.document()["components"]["responses"]["ServiceUnavailable"]["headers"]["Retry-After"]
-        jsonschema.validate(int(response.headers["Retry-After"]), header["schema"])
         self.assertEqual(401, self.ask("/v2/quotas/higgs/detail", token="").status_int)
 
     def test_a_refusal_names_the_policy_rule(self) -> None:
@@ -138,10 +125,8 @@ class TestErrors(ApplicationTestCase):
         bare = deploy.make_bare_application(self.conf, self.engine, call_ledger=guard.call_in_slot)
         self.application = deploy.wrap(server.NamedTokens(bare), self.conf)
         content = b'{"check": {"gpu": 1}}'
-        request = webob.Request.blank("/v2/quotas/higgs/check", method="POST")
-        request.headers["X-Auth-Token"] = "u@higgs:member,reader"
-        request.environ.update({"wsgi.input": Body(content), "CONTENT_LENGTH": str(len(content))})
-        self.assertEqual(200, request.get_response(self.application).status_int)
+        environ = {"wsgi.input": Body(content), "CONTENT_LENGTH": str(len(content))}
+        self.assertEqual(200, self.ask("/v2/quotas/higgs/check", READER, "POST", environ=environ).status_int)
         self.assertEqual({True}, set(seen))
 
     def test_what_an_answer_says_of_an_error(self) -> None:
@@ -151,6 +136,7 @@ class TestErrors(ApplicationTestCase):
             (exceptions.StatementTimeout(statement, 8.0), 503, "5", "timeout", "statement", ""),
             (exceptions.DatabaseNotInitialized(), 503, "5", "unavailable", "db sync", "cyborg-quota db sync"),
             (exceptions.LimitsUnavailable(limits, 3.0), 503, "5", "unavailable", "192.0.2.7", "192.0.2.7"),
+            (exceptions.ConfigurationError("/etc/policy.yaml"), 500, None, "internal_error", "policy", "policy.yaml"),
             (KeyError("password=hunter2"), 500, None, "internal_error", "hunter2", "Traceback"),
         ):
             with mock.patch.object(QuotaEngine, "get_detail", side_effect=raised):
@@ -162,42 +148,23 @@ class TestErrors(ApplicationTestCase):
             self.assertIn(logged, self.log.output)
             self.assertEqual(response.headers["X-OpenStack-Request-Id"], error["request_id"])
 
-    def test_a_policy_file_that_cannot_be_read(self) -> None:
-        self.ask("/v2/quotas/higgs")  # registers the options of oslo.policy
-        path = self.useFixture(fx.TempDir()).join("policy.yaml")
-        with open(path, "w") as file:
-            file.write("{")
-        self.conf.set_override("policy_file", path, "oslo_policy")
-        self.application = server.make_application(self.conf, self.engine)
-        response = self.ask("/v2/quotas/higgs")
-        self.assertEqual(500, response.status_int)
-        self.assertNotIn(path, response.text)
-
     def test_large_and_deep_bodies(self) -> None:
+        """Also where the server, as gunicorn, ends the input itself, and says so."""
+        chunked = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
         for body, status in (
             (b" " * (requests.MAX_BODY_BYTES + 1), 413),
             (b"[" * requests.MAX_BODY_BYTES, 400),
             (b'{"quota": {"gpu": ' + b"9" * 5000 + b"}}", 400),
             (b'{"quota": ' + b'{"a": ' * 900 + b"1" + b"}" * 901, 400),
         ):
-            with self.subTest(body[:20]):
-                response = self.ask("/v2/quotas/higgs", method="PUT", body=body, content_type="application/json")
-                self.assertEqual(status, response.status_int)
+            for options in ({"body": body}, {"environ": {"wsgi.input": io.BytesIO(body), **chunked}}):
+                response = self.ask("/v2/quotas/higgs", method="PUT", content_type="application/json", **options)
+                self.assertEqual(status, response.status_int, (body[:20], *options))
                 self.assertLess(len(self.error(response)["detail"]), 500)
-        response = self.ask("/v2/quotas/higgs", method="PUT", body=b"quota=1", content_type="text/plain")
-        self.assertEqual(
-            (415, "cyborg_quota.unsupported_media_type"), (response.status_int, self.error(response)["code"])
-        )
-
-    def test_a_chunked_body_under_gunicorn(self) -> None:
-        """Such a server ends the input itself, and says so."""
-        for body, status in ((b'{"quota": {"gpu": 19}}', 200), (b" " * (requests.MAX_BODY_BYTES + 1), 413)):
-            request = webob.Request.blank(
-                "/v2/quotas/higgs", method="PUT", headers={"X-Auth-Token": server.ADMIN}, body=body
-            )
-            del request.environ["CONTENT_LENGTH"]
-            request.environ |= {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
-            self.assertEqual(status, request.get_response(self.application).status_int, body[:30])
+        good = {"wsgi.input": io.BytesIO(b'{"quota": {"gpu": 19}}'), **chunked}
+        self.assertEqual(200, self.ask("/v2/quotas/higgs", method="PUT", environ=good).status_int)
+        error = self.error(self.ask("/v2/quotas/higgs", method="PUT", body=b"quota=1", content_type="text/plain"))
+        self.assertEqual((415, "cyborg_quota.unsupported_media_type"), (error["status"], error["code"]))
 
 
 def deploy_engine(test: ApplicationTestCase) -> QuotaEngine:
@@ -206,63 +173,31 @@ def deploy_engine(test: ApplicationTestCase) -> QuotaEngine:
     return engine
 
 
-class TestTotalLimit(ApplicationTestCase):
-    def test_its_changes_are_in_the_history(self) -> None:
-        self.ask("/v2/quota_totals", method="PUT", json={"quota": {"gpu": 10}, "reason": "the pool"})
-        self.ask("/v2/quota_totals/gpu?reason=it%20ends", method="DELETE")
-        removed, made = self.engine.limits.history(base.ADMIN, limit=2)
-        self.assertEqual(
-            [
-                ("unset limit", 10, None, "it ends", TOTAL, "alice"),
-                ("set limit", None, 10, "the pool", TOTAL, "alice"),
-            ],
-            [(one.action, one.before, one.after, one.reason, one.project_id, one.user_id) for one in (removed, made)],
-        )
-
-
-class TestCapacity(ApplicationTestCase):
-    def test_pages(self) -> None:
-        """A page reads few rows; its link continues within a provider, also where names contain what separates them."""
-        for name in ("rack/1", "rack%2F2", "räck ü"):
-            self.engine.capacity.add_provider(base.ADMIN, name)
-            self.engine.capacity.set_inventories(base.ADMIN, name, {"fpga": Inventory(2), "gpu": Inventory(4)})
-        whole = self.ask("/v2/quota_capacity").json["capacity"]
-        self.assertEqual(6, len(whole))
-        found = []
-        pages = self.pages("/v2/quota_capacity?limit=1", "capacity")
-        for _ in whole:
-            with test_pages.counted_rows() as counter:
-                found += next(pages)
-            self.assertLess(counter["rows"], 6)
-        self.assertEqual((whole, []), (found, list(pages)))
-        rest = self.ask("/v2/quota_capacity?provider=rack/1&marker=rack%252F1/fpga").json
-        self.assertEqual([("rack/1", "gpu")], [(one["provider"], one["resource"]) for one in rest["capacity"]])
-        for marker in ("nothing", "nothing/gpu", "/", "%"):
-            self.assertEqual(400, self.ask(f"/v2/quota_capacity?marker={marker}").status_int, marker)
-
-
 class TestIdentity(ApplicationTestCase):
     """Without keystonemiddleware, the headers of a client are not believed."""
 
-    HEADERS = {"X-Identity-Status": "Confirmed", "X-Roles": "admin", "X-User-Id": "eve", "X-Project-Id": "p"}
+    FORGED = {
+        "X-Identity-Status": "Confirmed",
+        "X-Roles": "admin",
+        "X-User-Id": "eve",
+        "X-Project-Id": "p",
+        "keystone.token_auth": "forged",
+    }
 
-    def bare(self, **environ: Any) -> int:
-        request = webob.Request.blank("/v2/quotas", headers={**self.HEADERS, "keystone.token_auth": "forged"})
-        request.environ.update(environ)
-        return request.get_response(deploy.make_bare_application(self.conf, self.engine)).status_int
+    def status(self, **environ: Any) -> int:
+        return self.ask("/v2/quotas", headers=self.FORGED, environ=environ).status_int
 
     def test_forged_headers(self) -> None:
-        self.assertEqual(401, self.bare())
-        self.assertEqual(200, self.bare(**{"keystone.token_auth": object()}), "as keystonemiddleware")
+        self.application = deploy.make_bare_application(self.conf, self.engine)
+        found = self.status(), self.status(**{"keystone.token_auth": object()})
+        self.assertEqual((401, 200), found, "as a client, and as keystonemiddleware")
         self.assertNotIn("noauth", self.log.output)
 
     def test_noauth_is_loud(self) -> None:
         self.conf.set_override("auth", "noauth", "api")
-        self.assertEqual(200, self.bare())
+        self.application = deploy.make_application(self.conf, self.engine)
+        self.assertEqual(200, self.status())
         self.assertIn("THE REST API OF QUOTA VALIDATES NO TOKEN", self.log.output)
-        application = deploy.make_application(self.conf, self.engine)
-        request = webob.Request.blank("/v2/quotas", headers=self.HEADERS)
-        self.assertEqual(200, request.get_response(application).status_int)
 
 
 class TestStranger(ApplicationTestCase):
@@ -277,56 +212,22 @@ class TestStranger(ApplicationTestCase):
         return response.status_int, json.dumps(error).replace(project_id, "PROJECT"), [text for text, _ in statements]
 
     def test_nothing_is_revealed(self) -> None:
-        calls = [(f"/v2/quotas/PROJECT{part}", "GET") for part in OF_PROJECT]
-        calls += [("/v2/quotas/PROJECT", "PUT"), ("/v2/quotas/PROJECT", "DELETE"), ("/v2/quotas/PROJECT/tree", "PUT")]
-        calls += [("/v2/quotas/PROJECT/tree", "DELETE")]
-        calls += [("/v2/quotas/PROJECT/check", "POST"), ("/v2/quotas/PROJECT/overrides", "POST")]
-        calls += [("/v2/quotas/PROJECT/overrides/7-0", "DELETE"), ("/v2/quota_reservations?project_id=PROJECT", "GET")]
-        for path, method in calls:
-            with self.subTest(f"{method} {path}"):
-                answers = [self.observed(path, method, name) for name in ("higgs", "no-such-project")]
-                self.assertEqual(answers[0], answers[1])
-                self.assertEqual(404, answers[0][0])
-                self.assertEqual(1, len(answers[0][2]))
-
-
-class TestOtherDriver(ApplicationTestCase):
-    """[limits] driver is not database: the stored limits do not apply, and none can be set."""
-
-    options = {"limits__driver": "config", "limits__limits": "gpu:5,fpga:-1"}
-
-    def make_cloud(self) -> None:
-        stored = cyborg_quota.make_engine(server.settings(self.url))
-        self.addCleanup(stored.close)
-        stored.limits.set_limits(base.ADMIN, {"gpu": 1}, "gone")
-        stored.limits.set_limits(base.ADMIN, {"gpu": 99}, "higgs")
-        until = datetime.datetime(2999, 1, 1, tzinfo=datetime.timezone.utc)
-        stored.limits.set_overrides(base.ADMIN, {"gpu": 98}, "higgs", until)
-        self.quotas.reserve(base.Context("higgs"), {"gpu": 3}, consumer="c")
-
-    def test_the_list_has_the_limits_in_force(self) -> None:
-        for query in ("", "?project_id=higgs"):
-            [project] = self.ask(f"/v2/quotas{query}").json["quotas"]
-            self.assertEqual(("higgs", {"fpga": -1, "gpu": 5}), (project["project_id"], project["quota"]))
-            self.assertEqual((0, {"gpu": {"in_use": 0, "reserved": 3}}), (project["overrides"], project["usage"]))
-
-    def test_where_limits_are_set(self) -> None:
-        detail = self.ask("/v2/quotas/higgs/detail").json
-        self.assertEqual("in the configuration, [limits] limits", detail["read_only"])
-        change: dict[str, Any] = {"json": {"quota": {"gpu": 1}}}
-        for method, path, body in (
-            ("PUT", "/v2/quotas/higgs", change),
-            ("PUT", "/v2/quotas/higgs", {"json": {"quota": {"gpu": 3}, "force": True}}),
-            ("PUT", "/v2/quota_defaults", change),
-            ("PUT", "/v2/quota_totals", change),
-            ("DELETE", "/v2/quota_totals/gpu", {}),
-            ("PUT", "/v2/quotas/higgs", {"json": {"quota": {"gpu": 3}, "pod": "north"}}),
-            ("GET", "/v2/quotas/higgs?pod=north", {}),
-            ("DELETE", "/v2/quotas/higgs?pod=north", {}),
+        reads = [(f"/v2/quotas/PROJECT{part}", "GET") for part in OF_PROJECT]
+        for path, method in (
+            *reads,
+            ("/v2/quotas/PROJECT", "PUT"),
+            ("/v2/quotas/PROJECT", "DELETE"),
+            ("/v2/quotas/PROJECT/tree", "PUT"),
+            ("/v2/quotas/PROJECT/tree", "DELETE"),
+            ("/v2/quotas/PROJECT/check", "POST"),
+            ("/v2/quotas/PROJECT/overrides", "POST"),
+            ("/v2/quotas/PROJECT/overrides/7-0", "DELETE"),
+            ("/v2/quota_reservations?project_id=PROJECT", "GET"),
         ):
-            error = self.error(self.ask(path, method=method, **body))
-            self.assertEqual((409, "cyborg_quota.limits_read_only"), (error["status"], error["code"]), (method, path))
-            self.assertIn("The limits in force are set in the configuration, [limits] limits.", error["detail"])
+            with self.subTest(f"{method} {path}"):
+                known, unknown = (self.observed(path, method, name) for name in ("higgs", "no-such-project"))
+                self.assertEqual(known, unknown)
+                self.assertEqual((404, 1), (known[0], len(known[2])))
 
 
 class TestCost(ApplicationTestCase):
@@ -344,12 +245,6 @@ class TestCost(ApplicationTestCase):
         self.assertEqual(expected, counts)
         self.assertEqual(1, self.count("/v2/quota_reservations", READER))
 
-    def test_the_defaults_are_read_without_the_limits_of_projects(self) -> None:
-        with clouds.captured() as statements:
-            self.assertEqual(200, self.ask("/v2/quota_defaults").status_int)
-        self.assertNotIn("project_limits", str(statements))
-        self.assertIn("limit_defaults", str(statements))
-
     def test_a_page_of_the_tree_has_at_most_five_statements(self) -> None:
         """Whatever is below the project: a thousand children, and a chain of seven; under each source of limits."""
         chain = ["higgs", *(f"chain{level}" for level in range(6))]
@@ -362,11 +257,8 @@ class TestCost(ApplicationTestCase):
             for query in ("limit=1", "limit=3", "limit=1000", "limit=1000&marker=chain5", "limit=1000&marker=wide0005"):
                 self.assertLessEqual(self.count(f"/v2/quotas/higgs/tree?{query}", MANAGER), 5, (driver, query))
             tree = self.whole("/v2/quotas/higgs/tree?limit=1000", "tree", MANAGER)
-            nodes = [(one["project_id"], one.get("parent_id"), one["depth"]) for one in tree]
-            depths = {"higgs": 0, "detector": 1, **{name: depth for depth, name in enumerate(chain[1:], 1)}}
-            expected = [(below, above, depths.get(below, 1)) for above, below in [*edges[:6], ("higgs", "detector")]]
-            self.assertEqual([("higgs", None, 0), *expected], nodes[:8])
-            self.assertEqual([below for _, below in edges[6:]], [name for name, *_ in nodes[8:]])
+            names = [*chain, "detector", *(below for _, below in edges[6:])]
+            self.assertEqual(names, [one["project_id"] for one in tree])
 
 
 class TestMiddleware(ApplicationTestCase):
@@ -375,14 +267,14 @@ class TestMiddleware(ApplicationTestCase):
         self.restart(api__max_limit=2)
 
     def test_every_list_has_at_most_as_many_entries(self) -> None:
-        """Also if nothing was asked for; and its links lead to all of them."""
+        """Also if nothing was asked for. Its links lead to all of them, also if names contain what separates them."""
         admin, pods, capacity = self.engine.limits, self.engine.pods, self.engine.capacity
-        for name in ("north", "south", "west"):
-            pods.add(base.ADMIN, name)
-            pods.set_usage(base.ADMIN, name, {"gpu": ResourceUse(8, 3)})
+        for pod, name in (("north", "rack/1"), ("south", "rack%2F2"), ("west", "r\u00e4ck \u00fc")):
+            pods.add(base.ADMIN, pod)
+            pods.set_usage(base.ADMIN, pod, {"gpu": ResourceUse(8, 3)})
             capacity.add_provider(base.ADMIN, name)
-            self.engine.register_resource(name)
-            capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(8), name: Inventory(8)})
+            self.engine.register_resource(pod)
+            capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(8), pod: Inventory(8)})
         admin.set_total_limits(base.ADMIN, {"fpga": 0, "gpu": 1, "north": 2})
         for project_id in ("detector", "elsewhere"):
             admin.set_limit(base.ADMIN, "gpu", 0, project_id)
@@ -402,35 +294,32 @@ class TestMiddleware(ApplicationTestCase):
             ("/v2/quota_capacity", "capacity", 6),
             ("/v2/quota_capacity/report", "resources", 3),
             ("/v2/quota_pods", "pods", 3),
+            ("/v2/quota_pod_usages", "usages", 3),
         ):
             pages = list(self.pages(path, member))
             self.assertLessEqual(max(map(len, pages)), 2, path)
             found = list(itertools.chain.from_iterable(pages))
             self.assertGreaterEqual(len(found), least, path)
             self.assertEqual(len(found), len({str(one) for one in found}), path)
+        with test_pages.counted_rows() as counter:
+            self.call("/v2/quota_capacity?limit=1")
+        self.assertLess(counter["rows"], 6, "a page reads few rows")
+        rest = self.call("/v2/quota_capacity?provider=rack/1&marker=rack%252F1/gpu")["capacity"]
+        self.assertEqual([("rack/1", "north")], [(one["provider"], one["resource"]) for one in rest])
+        for marker in ("nothing", "nothing/gpu", "/", "%"):
+            self.assertEqual(400, self.ask(f"/v2/quota_capacity?marker={marker}").status_int, marker)
 
     def test_a_link_behind_a_proxy(self) -> None:
         self.restart(oslo_middleware__enable_proxy_headers_parsing=True)
         forwarded = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "cloud.example"}
-        request = webob.Request.blank("/v2/quotas", headers={"X-Auth-Token": server.ADMIN, **forwarded})
-        [link] = request.get_response(self.application).json["quotas_links"]
+        [link] = self.ask("/v2/quotas", headers=forwarded).json["quotas_links"]
         self.assertEqual("https://cloud.example/v2/quotas?limit=2&marker=elsewhere", link["href"])
 
     def test_cors(self) -> None:
         self.restart(cors__allowed_origin=["https://horizon.example"])
         asked = {"Origin": "https://horizon.example", "Access-Control-Request-Method": "PUT"}
-        response = webob.Request.blank("/v2/quotas/higgs", method="OPTIONS", headers=asked).get_response(
-            self.application
-        )
+        response = self.ask("/v2/quotas/higgs", method="OPTIONS", headers=asked)
         self.assertEqual("https://horizon.example", response.headers["Access-Control-Allow-Origin"])
-
-    def test_mounted_beside_another_application(self) -> None:
-        other = webob.Response(text="Cyborg's")
-        self.application = deploy.mount(self.application, other)
-        for path in ("/v2/devices", "/v2", "/v2/quotasets", "/v2/quota_x", "/"):
-            self.assertEqual("Cyborg's", self.ask(path).text, path)
-        self.assertEqual(20, self.ask("/v2/quotas/higgs").json["quota"]["gpu"])
-        self.assertEqual({"capacity": []}, self.ask("/v2/quota_capacity").json)
 
     def test_the_errors_of_the_other_s_keystonemiddleware(self) -> None:
         """In Cyborg's api-paste.ini, authtoken is around both applications."""
@@ -443,8 +332,7 @@ class TestMiddleware(ApplicationTestCase):
             **dict.fromkeys(("user_domain_name", "project_domain_name"), "Default"),
         }
         mounted = deploy.mount(self.application, webob.Response(text="Cyborg's"))
-        authenticated = auth_token.AuthProtocol(mounted, options)
-        self.application = deploy.mount(middleware.JsonErrors(authenticated), authenticated)
+        self.application = deploy.format_errors(auth_token.AuthProtocol(mounted, options))
         for token, status, retry_after in (("", 401, None), ("some-token", 503, "5")):
             response = self.ask("/v2/quotas/higgs", token)
             self.assertEqual(

@@ -39,7 +39,7 @@ class BudgetTestCase(test_osc.OscTestCase):
         self.execute(f"UPDATE quota_usages SET metered = metered + {hours * 3600} WHERE project_id IN {path}")
 
     def check_quota(self, who: str = server.ADMIN) -> Any:
-        answer = self.ask("/v2/quotas/detector/check", who, "POST", {"check": {"gpu": 5}})
+        answer = self.call("/v2/quotas/detector/check", who, "POST", {"check": {"gpu": 5}})
         schema = {**schemas.ref("CheckResult"), "components": {"schemas": schemas.COMPONENTS}}
         jsonschema.validate(answer, schema)
         return [one for one in answer["violations"] if one["scope"] == "budget"]
@@ -48,34 +48,34 @@ class BudgetTestCase(test_osc.OscTestCase):
 class TestWhoMay(BudgetTestCase):
     def test_a_manager_of_the_parent_needs_a_budget_of_it(self) -> None:
         body = {"hours": {"gpu": 50}}
-        error = self.ask(BUDGETS, PARENT, "PUT", body, 403)["errors"][0]["detail"]
+        error = self.call(BUDGETS, PARENT, "PUT", body, 403)["errors"][0]["detail"]
         self.assertIn("a budget of the parent project", error)
         self.hours.set_budget(base.ADMIN, {"gpu": 10}, "higgs")
-        [made] = self.ask(BUDGETS, PARENT, "PUT", body)["budgets"]
+        [made] = self.call(BUDGETS, PARENT, "PUT", body)["budgets"]
         self.assertEqual((50, "refuse", "month", 0), tuple(made[n] for n in ("hours", "enforce", "every", "carry")))
-        self.ask(BUDGETS, PARENT, "PUT", {"hours": {"fpga": 50}}, 403)
-        self.ask(f"{BUDGETS}/adjust", PARENT, "POST", {"hours": {"gpu": -2}})
-        self.ask(BUDGETS, PARENT, "DELETE", status=204)
-        self.ask(BUDGETS, PARENT, "DELETE", status=404)
+        self.call(BUDGETS, PARENT, "PUT", {"hours": {"fpga": 50}}, 403)
+        self.call(f"{BUDGETS}/adjust", PARENT, "POST", {"hours": {"gpu": -2}})
+        self.call(BUDGETS, PARENT, "DELETE", status=204)
+        self.call(BUDGETS, PARENT, "DELETE", status=404)
 
     def test_a_project_does_not_change_its_own(self) -> None:
         self.hours.set_budget(base.ADMIN, {"gpu": 10}, "higgs")
         self.hours.set_budget(base.ADMIN, {"gpu": 10}, "detector")
         for who, status in ((MANAGER, 403), (READER, 403), (STRANGER, 404)):
-            self.ask(BUDGETS, who, "PUT", {"hours": {"gpu": 99}}, status)
-            self.ask(f"{BUDGETS}/adjust", who, "POST", {"hours": {"gpu": -9}}, status)
-            self.ask(BUDGETS, who, "DELETE", status=status)
+            self.call(BUDGETS, who, "PUT", {"hours": {"gpu": 99}}, status)
+            self.call(f"{BUDGETS}/adjust", who, "POST", {"hours": {"gpu": -9}}, status)
+            self.call(BUDGETS, who, "DELETE", status=status)
         self.assertEqual([10], [one.budget.amount for one in self.hours.show_budget(base.ADMIN, "detector")])
 
     def test_who_may_see_it(self) -> None:
         self.hours.set_budget(base.ADMIN, {"gpu": 10}, "higgs")
         self.hours.set_budget(base.ADMIN, {"gpu": 20}, "detector", reason="a grant")
         for who in (READER, PARENT, server.ADMIN):
-            self.assertEqual([20], [one["hours"] for one in self.ask(BUDGETS, who)["budgets"]])
-        self.ask(BUDGETS, STRANGER, status=404)
-        self.ask("/v2/quotas/higgs/budgets", READER, status=404)
-        self.ask("/v2/quota_budgets", PARENT, status=403)
-        answer = self.ask("/v2/quotas/detector/history", READER)
+            self.assertEqual([20], [one["hours"] for one in self.call(BUDGETS, who)["budgets"]])
+        self.call(BUDGETS, STRANGER, status=404)
+        self.call("/v2/quotas/higgs/budgets", READER, status=404)
+        self.call("/v2/quota_budgets", PARENT, status=403)
+        answer = self.call("/v2/quotas/detector/history", READER)
         jsonschema.validate(answer, {**schemas.ref("History"), "components": {"schemas": schemas.COMPONENTS}})
         change = answer["history"][0]
         self.assertEqual(("set budget", 20, "a grant"), (change["action"], change["after"]["hours"], change["reason"]))
@@ -107,7 +107,7 @@ class TestRefusals(BudgetTestCase):
         self.assertEqual([None] * 3, [one["budget"][name] for name in FIGURES])
         hidden = ("limit", "in_use", "reserved", "subtree")
         self.assertEqual([None] * 4, [one[name] for name in hidden])
-        detail = self.ask("/v2/quotas/detector/detail", READER)["quota"]["gpu"]
+        detail = self.call("/v2/quotas/detector/detail", READER)["quota"]["gpu"]
         self.assertEqual({"project_id": "physics", "scope": "budget", "limit": None}, detail["bound_by"])
         self.assertIn(detail["fits"], (3, 4))
         for text in (
@@ -143,7 +143,7 @@ class TestReport(BudgetTestCase):
         self.spend(7)
 
     def projects(self, who: str, query: str = "", status: int = 200) -> Any:
-        answer = self.ask(f"{self.PATH}{query}", who, status=status)
+        answer = self.call(f"{self.PATH}{query}", who, status=status)
         return answer if status >= 400 else [one["project_id"] for one in answer["usage"]]
 
     def test_who_sees_what(self) -> None:
@@ -174,7 +174,7 @@ class TestReport(BudgetTestCase):
 
     def test_bad_input(self) -> None:
         for query in ("from=2026-13", "from=2026-1", "to=x", "from=2026-02&to=2026-01", "from=2019-12", "marker=a/b"):
-            [error] = self.ask(f"/v2/quota_usage?{query}", status=400)["errors"]
+            [error] = self.call(f"/v2/quota_usage?{query}", status=400)["errors"]
             self.assertRegex(error["detail"], "2026-13|2026-1|x|2026-02|2019-12|a b")
         for body in ({}, {"hours": {}}, {"hours": {"gpu": -1}}, {"hours": {"gpu": 1}, "from": "2026-01-02"}):
-            self.ask(BUDGETS, method="PUT", body=body, status=400)
+            self.call(BUDGETS, method="PUT", body=body, status=400)

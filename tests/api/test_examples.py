@@ -67,8 +67,9 @@ class TestPage(base.BaseTestCase):
             for call in OPERATIONS:
                 self.assertRegex(call.path, pattern)
                 self.assertTrue(deploy.PATHS.match(call.path))
-            for path in ("/v2/devices", "/v2/quotasets", "/v2", "/"):
+            for path in ("/v2/devices", "/v2/quotasets", "/v2/quota_x", "/v2", "/"):
                 self.assertNotRegex(path, pattern)
+                self.assertIsNone(deploy.PATHS.match(path), path)
 
     def test_no_request_meets_the_end_of_an_idle_connection(self) -> None:
         """The proxy gives it up before the service closes it: a request that is sent meanwhile would fail."""
@@ -100,43 +101,43 @@ class TestProxies(server.ApiTestCase):
     def check_cyborg(self) -> None:
         """Its paths, methods, parameters and bodies are unchanged, and it knows the endpoint."""
         for path in ("/", "/v2", "/v2/devices", "/v2/quotasets", "/v2/quota_x?a=%2Fb", "/v2/quota"):
-            self.assertEqual(f"GET {path} {self.url} ", self.ask(path).text)
-        self.assertEqual(f"PATCH /v2/devices {self.url} [1]", self.ask("/v2/devices", "PATCH", b"[1]").text)
+            self.assertEqual(f"GET {path} {self.url} ", self.send(path).text)
+        self.assertEqual(f"PATCH /v2/devices {self.url} [1]", self.send("/v2/devices", "PATCH", b"[1]").text)
 
     def check_lists(self) -> None:
-        [link] = self.ask("/v2/quotas").json["quotas_links"]
+        [link] = self.send("/v2/quotas").json["quotas_links"]
         self.assertTrue(link["href"].startswith(f"{self.url}/v2/quotas?"), link)
-        self.assertEqual(2, len(self.ask(link["href"].removeprefix(self.url)).json["quotas"]))
+        self.assertEqual(2, len(self.send(link["href"].removeprefix(self.url)).json["quotas"]))
         for path in ("defaults", "totals", "reservations", "capacity", "pods"):
-            self.assertEqual(200, self.ask(f"/v2/quota_{path}").status_int, path)
+            self.assertEqual(200, self.send(f"/v2/quota_{path}").status_int, path)
 
     def check_headers(self) -> None:
         """The microversion, the id of the request and the author of a change."""
-        answer = self.ask("/v2/quotas/higgs/detail", **{"OpenStack-API-Version": "accelerator 2.1"})
+        answer = self.send("/v2/quotas/higgs/detail", **{"OpenStack-API-Version": "accelerator 2.1"})
         self.assertEqual("accelerator 2.1", answer.headers["OpenStack-API-Version"])
         self.assertRegex(answer.headers["X-OpenStack-Request-Id"], "^req-")
         self.assertEqual(5, answer.json["quota"]["gpu"]["in_use"])
-        answer = self.ask("/v2/quotas/higgs/detail", **{"OpenStack-API-Version": "accelerator 9.9"})
+        answer = self.send("/v2/quotas/higgs/detail", **{"OpenStack-API-Version": "accelerator 9.9"})
         self.assertEqual(406, answer.status_int)
         body = json.dumps({"quota": {"gpu": 21}}).encode()
-        self.assertEqual(21, self.ask("/v2/quotas/higgs", "PUT", body).json["quota"]["gpu"])
+        self.assertEqual(21, self.send("/v2/quotas/higgs", "PUT", body).json["quota"]["gpu"])
         [change] = self.engine.limits.history(test_base.ADMIN, limit=1)
         self.assertEqual("alice", change.user_id)
-        self.assertEqual(204, self.ask("/v2/quotas/elsewhere", "DELETE").status_int)
+        self.assertEqual(204, self.send("/v2/quotas/elsewhere", "DELETE").status_int)
 
     def check_errors(self) -> None:
         """Those of the API pass as they are; a stranger learns nothing."""
         stranger = {"X-Auth-Token": "sam@elsewhere:member,reader"}
-        answers = [self.ask(f"/v2/quotas/{name}/detail", **stranger) for name in ("higgs", "nothing")]
+        answers = [self.send(f"/v2/quotas/{name}/detail", **stranger) for name in ("higgs", "nothing")]
         for name, answer in zip(("higgs", "nothing"), answers, strict=True):
             [error] = answer.json["errors"]
             self.assertEqual((404, f"Project {name} was not found."), (answer.status_int, error["detail"]))
             self.assertEqual(error["request_id"], answer.headers["X-OpenStack-Request-Id"])
         self.assertEqual(*({name.lower() for name in answer.headers} for answer in answers))
-        self.assertEqual(401, self.ask("/v2/quotas/higgs", **{"X-Auth-Token": ""}).status_int)
-        self.assertEqual(415, self.ask("/v2/quotas/higgs", "PUT", b"1", **{"Content-Type": "text/plain"}).status_int)
+        self.assertEqual(401, self.send("/v2/quotas/higgs", **{"X-Auth-Token": ""}).status_int)
+        self.assertEqual(415, self.send("/v2/quotas/higgs", "PUT", b"1", **{"Content-Type": "text/plain"}).status_int)
 
-    def ask(self, path: str, method: str = "GET", body: bytes = b"", **headers: str) -> webob.Response:
+    def send(self, path: str, method: str = "GET", body: bytes = b"", **headers: str) -> webob.Response:
         request = webob.Request.blank(self.url + path, method=method, body=body)
         request.headers.update({"X-Auth-Token": server.ADMIN, "Content-Type": "application/json", **headers})
         return request.send()

@@ -15,16 +15,16 @@ class TestMinimums(test_osc.OscTestCase):
         self.assertEqual(([], 0), self.run_command(quota.SetQuota, "--minimum", "gpu=2", "detector"))
         [row] = [one for one in self.run_command(quota.ShowQuota, "--usage", "detector")[0] if one["Resource"] == "gpu"]
         self.assertEqual(2, row["Minimum"])
-        answer = self.ask("/v2/quotas/detector/detail")
+        answer = self.call("/v2/quotas/detector/detail")
         self.assertEqual((2, True), (answer["quota"]["gpu"]["minimum"], "minimum" not in answer["quota"]["fpga"]))
         self.assertEqual(([], 0), self.run_command(quota.SetQuota, "--minimum", "gpu=0", "detector"))
-        self.assertNotIn("minimum", self.ask("/v2/quotas/detector/detail")["quota"]["gpu"])
+        self.assertNotIn("minimum", self.call("/v2/quotas/detector/detail")["quota"]["gpu"])
 
     def test_a_dry_run_says_what_would_refuse_it(self) -> None:
         rows, status = self.run_command(quota.SetQuota, "--minimum", "--dry-run", "gpu=21", "detector")
         self.assertEqual((1, "set minimum", 21), (status, rows[0]["Change"], rows[0]["After"]))
         body = {"minimums": {"gpu": 2}, "dry_run": True}
-        answer = self.ask("/v2/quotas/detector/minimums", method="PUT", body=body)
+        answer = self.call("/v2/quotas/detector/minimums", method="PUT", body=body)
         self.assertEqual([], answer["problems"])
         self.assertEqual([], self.fetch("SELECT minimum FROM quota_usages WHERE minimum > 0"))
         # Who may set it.
@@ -33,14 +33,14 @@ class TestMinimums(test_osc.OscTestCase):
             ("max@higgs:manager,member,reader", 200),
             ("rita@detector:reader", 403),
         ):
-            self.ask("/v2/quotas/detector/minimums", who, "PUT", {"minimums": {"gpu": 1}}, status)
+            self.call("/v2/quotas/detector/minimums", who, "PUT", {"minimums": {"gpu": 1}}, status)
 
     def test_a_default_below_it_needs_force(self) -> None:
         admin = self.engine.limits
         admin.set_limits(base.ADMIN, {"gpu": 5})
         admin.add_project(base.ADMIN, "lab")
         self.assertEqual(([], 0), self.run_command(quota.SetQuota, "--minimum", "--force", "gpu=5", "lab"))
-        self.ask("/v2/quota_defaults", method="PUT", body={"quota": {"gpu": 4}}, status=409)
+        self.call("/v2/quota_defaults", method="PUT", body={"quota": {"gpu": 4}}, status=409)
         rows, status = self.run_command(quota.SetQuota, "--default", "--dry-run", "gpu=4")
         self.assertEqual((1, 4), (status, rows[0]["After"]))
         self.assertEqual(0, self.run_command(quota.SetQuota, "--default", "--dry-run", "--force", "gpu=4")[1])
@@ -49,6 +49,6 @@ class TestMinimums(test_osc.OscTestCase):
 
     def test_bad_input(self) -> None:
         for body in ({}, {"minimums": {}}, {"minimums": {"gpu": -1}}, {"minimums": {"gpu": None}}):
-            self.ask("/v2/quotas/detector/minimums", method="PUT", body=body, status=400)
+            self.call("/v2/quotas/detector/minimums", method="PUT", body=body, status=400)
         self.engine.limits.set_limits(base.ADMIN, {"gpu": 3}, "detector")
-        self.ask("/v2/quotas/detector/minimums", method="PUT", body={"minimums": {"gpu": 4}}, status=409)
+        self.call("/v2/quotas/detector/minimums", method="PUT", body={"minimums": {"gpu": 4}}, status=409)

@@ -17,7 +17,6 @@ from typing import Any
 
 import fixtures as fx
 import jsonschema
-import webob
 import yaml
 from openstack import exceptions as sdk
 from osc_lib import exceptions
@@ -37,13 +36,6 @@ from tests.cli import base as cli
 class OscTestCase(server.ApiTestCase):
     unknown: Exception = sdk.ForbiddenException()
     """What Keystone answers to a search for a project."""
-
-    def ask(self, path: str, who: str = server.ADMIN, method: str = "GET", body: Any = None, status: int = 200) -> Any:
-        """Make a call, whose answer must have this status. Returns its body."""
-        request = webob.Request.blank(path, method=method, headers={"X-Auth-Token": who}, json=body)
-        response = request.get_response(self.application)
-        self.assertEqual(status, response.status_int, response.text)
-        return response.json if response.text else None
 
     def run_command(self, kind: Any, *arguments: str) -> Any:
         """See ``run_as``. Returns what JSON shows, a row by the names of the columns; and the exit status."""
@@ -398,7 +390,7 @@ class TestEverySurface(OscTestCase):
             self.assertEqual(0, status, words)
             if path:
                 self.assertEqual(count, len(shown) if isinstance(shown, list) else 1, words)
-                self.compare(words, shown, self.on_host(*words.split(), *argv), self.ask(path.format(**names)))
+                self.compare(words, shown, self.on_host(*words.split(), *argv), self.call(path.format(**names)))
         generated = {words for words, one in table.operations().items() if one.route is not None}
         self.assertEqual(generated, {words for words, *_ in STEPS})
 
@@ -457,4 +449,4 @@ class TestNamesInPaths(OscTestCase):
         for name in ("x/../elsewhere", "..", "elsewhere?reason=x", "elsewhere#x"):
             with contextlib.suppress(exceptions.CommandError):
                 self.run_command(quota.DeleteQuota, name)
-            self.assertEqual({"fpga": 0, "gpu": 4}, self.ask("/v2/quotas/elsewhere")["quota"], name)
+            self.assertEqual({"fpga": 0, "gpu": 4}, self.call("/v2/quotas/elsewhere")["quota"], name)

@@ -97,11 +97,11 @@ class TestMoreThanExists(SurfacesTestCase):
         self.assertEqual(f"cyborg-quota: {self.WORDS}\n", ended.err)
 
     def test_the_rest_api_and_the_client(self) -> None:
-        answer = self.ask("/v2/quotas/elsewhere", method="PUT", body={"quota": {"fpga": 100, "gpu": 5}})
+        answer = self.call("/v2/quotas/elsewhere", method="PUT", body={"quota": {"fpga": 100, "gpu": 5}})
         self.assertEqual({"quota": {"fpga": 100, "gpu": 5}, "warnings": [self.WORDS]}, answer)
-        answer = self.ask("/v2/quota_totals", method="PUT", body={"quota": {"fpga": 150}})
+        answer = self.call("/v2/quota_totals", method="PUT", body={"quota": {"fpga": 150}})
         self.assertEqual(["fpga: the limits add up to 150; 4 exist"], answer["warnings"])
-        answer = self.ask("/v2/quota_defaults", method="PUT", body={"quota": {"gpu": 150}})
+        answer = self.call("/v2/quota_defaults", method="PUT", body={"quota": {"gpu": 150}})
         self.assertNotIn("warnings", answer)
         self.run_command(quota.SetQuota, "fpga=99", "elsewhere")
         self.assertIn("fpga: the limits add up to 150; 4 exist", self.log.output)
@@ -109,7 +109,7 @@ class TestMoreThanExists(SurfacesTestCase):
     @on_sqlite
     def test_an_override(self) -> None:
         body = {"override": {"quota": {"fpga": 100}, "until": "2099-01-01T00:00:00Z"}}
-        answer = self.ask("/v2/quotas/elsewhere/overrides", method="POST", body=body, status=201)
+        answer = self.call("/v2/quotas/elsewhere/overrides", method="POST", body=body, status=201)
         self.assertEqual([self.WORDS], answer["warnings"])
         self.run_command(quota.SetQuota, "fpga=101", "elsewhere", "--until", "2099-01-01")
         self.assertIn("fpga: the limits add up to 191; 4 exist", self.log.output)
@@ -117,5 +117,5 @@ class TestMoreThanExists(SurfacesTestCase):
     @on_sqlite
     def test_a_manager_does_not_learn_what_all_projects_may_have(self) -> None:
         body = {"quota": {"fpga": 80}}
-        answer = self.ask("/v2/quotas/higgs", "max@physics:manager,member,reader", "PUT", body)
+        answer = self.call("/v2/quotas/higgs", "max@physics:manager,member,reader", "PUT", body)
         self.assertEqual({"quota"}, set(answer))
