@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from wsgiref import simple_server
 
+import jsonschema
 import webob
 from oslo_config import cfg
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine
-from cyborg_quota.api import deploy
+from cyborg_quota.api import deploy, schemas
 from cyborg_quota.api.deploy import Application
 from cyborg_quota.types import Claim
 from cyborg_quota.types.capacity import ResourceUse
@@ -131,6 +132,10 @@ class ApiTestCase(base.LedgerTestCase):
         response = self.ask(path, token, method, json=body)
         self.assertEqual(status, response.status_int, response.text)
         return response.json if response.text else None
+
+    def assert_agrees(self, component: str, answer: Any) -> None:
+        """An answer agrees with a schema of the OpenAPI document."""
+        jsonschema.validate(answer, {**schemas.ref(component), "components": {"schemas": schemas.COMPONENTS}})
 
     def pages(self, path: str, member: str, token: str = ADMIN) -> Iterator[list[Any]]:
         """The entries of each page of a list, to which its links lead."""

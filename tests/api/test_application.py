@@ -54,6 +54,12 @@ class ApplicationTestCase(server.ApiTestCase):
         self.assertEqual(response.status_int, error["status"])
         return dict(error)
 
+    def told(self, response: webob.Response, name: str) -> tuple[int, str]:
+        """The status and the text of an error, in which this name is replaced."""
+        error = self.error(response)
+        del error["request_id"]
+        return response.status_int, json.dumps(error).replace(name, "NAME")
+
 
 class TestErrors(ApplicationTestCase):
     def test_the_ledger_is_unavailable(self) -> None:
@@ -207,9 +213,7 @@ class TestStranger(ApplicationTestCase):
         body = {"json": {"check": {"gpu": 1}}} if method in ("POST", "PUT") else {}
         with clouds.captured() as statements:
             response = self.ask(path.replace("PROJECT", project_id), STRANGER, method, **body)
-        error = self.error(response)
-        del error["request_id"]
-        return response.status_int, json.dumps(error).replace(project_id, "PROJECT"), [text for text, _ in statements]
+        return *self.told(response, project_id), [text for text, _ in statements]
 
     def test_nothing_is_revealed(self) -> None:
         reads = [(f"/v2/quotas/PROJECT{part}", "GET") for part in OF_PROJECT]
