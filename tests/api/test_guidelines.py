@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import threading
 import urllib.parse
+from concurrent import futures
 from typing import Any
 from unittest import mock
 
@@ -117,16 +118,12 @@ class TestIfMatch(ApplicationTestCase):
 
     def test_of_simultaneous_changes_one_wins(self) -> None:
         for turn in range(1, 4):
-            tag = self.ask(QUOTA).headers["ETag"]
-            barrier, statuses = threading.Barrier(4), []
+            tag, barrier = self.ask(QUOTA).headers["ETag"], threading.Barrier(4)
 
-            def change(limit: int, tag: str = tag, barrier: threading.Barrier = barrier) -> None:
+            def change(limit: int, tag: str = tag, barrier: threading.Barrier = barrier) -> int:
                 barrier.wait()
-                statuses.append(self.put(limit, tag).status_int)  # noqa: B023
+                return self.put(limit, tag).status_int
 
-            threads = [threading.Thread(target=change, args=(4 * turn + 4 + number,)) for number in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            with futures.ThreadPoolExecutor(4) as pool:
+                statuses = list(pool.map(change, range(4 * turn + 4, 4 * turn + 8)))
             self.assertEqual([200, 412, 412, 412], sorted(statuses))

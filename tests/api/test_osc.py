@@ -9,6 +9,7 @@ from __future__ import annotations
 import configparser
 import contextlib
 import datetime
+import functools
 import io
 import json
 import pathlib
@@ -16,21 +17,22 @@ from collections.abc import Mapping
 from typing import Any
 
 import fixtures as fx
-import jsonschema
 import yaml
 from openstack import exceptions as sdk
 from osc_lib import exceptions
 
-from cyborg_quota.api import openapi, schemas
+from cyborg_quota.api import openapi
 from cyborg_quota.api.operations import OPERATIONS
 from cyborg_quota.exceptions import InvalidRequest
 from cyborg_quota.osc import quota
 from cyborg_quota.osc.base import _title
 from cyborg_quota.surface import arguments, table
-from cyborg_quota.types import capacity
-from tests import base
+from cyborg_quota.types import TOTAL
+from tests import base, hooks
 from tests.api import client, server
 from tests.cli import base as cli
+
+UNTIL = datetime.datetime(2999, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 class OscTestCase(server.ApiTestCase):
@@ -89,42 +91,38 @@ class TestCommands(OscTestCase):
     def test_what_is_in_force(self) -> None:
         self.engine.limits.set_limit(base.ADMIN, "fpga", 5)
         self.engine.reserve(base.Context("another"), {"fpga": 1})
-        self.engine.limits.set_overrides(base.ADMIN, {"gpu": 19}, "higgs", datetime.datetime(2999, 1, 1))
+        self.engine.limits.set_overrides(base.ADMIN, {"gpu": 19}, "higgs", UNTIL)
         rows = [row for row in self.rows(quota.ListQuota, "--usage") if row[0] in ("another", "higgs")]
         expected = [("another", "fpga", None, 0, 1, "default"), ("higgs", "gpu", 20, 5, 1, "override")]
         self.assertEqual(expected, rows)
         self.assertIn(("higgs", "gpu", 20, "override"), self.rows(quota.ListQuota))
 
     def test_what_exceeds_a_limit(self) -> None:
-        self.assertEqual([], self.rows(quota.ListQuota, "--over"))
         self.engine.limits.set_limit(base.ADMIN, "gpu", 1, "detector")
         self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 3})
         rows = self.rows(quota.ListQuota, "--over")
         self.assertEqual([("detector", "gpu", 1, 2, 2, None), (None, "gpu", 3, 0, 9, None)], sorted(rows, key=str))
 
     def test_a_dry_run(self) -> None:
-        argv = ("gpu=21", "higgs", "--dry-run")
-        self.assertEqual([("set limit", "higgs", "gpu", 20, 21, None)], self.rows(quota.SetQuota, *argv))
-        changes, status = self.run_command(quota.SetQuota, "gpu=31", "higgs", "--dry-run")
-        self.assertEqual((1, [31]), (status, [row["After"] for row in changes]))
-        until = ("--until", "2999-01-01T00:00Z")
-        [row] = self.rows(quota.SetQuota, "gpu=3", "higgs", *until, "--dry-run")
-        self.assertEqual("set override", row[0])
-        [row] = self.rows(quota.SetQuota, "--total", "gpu=99", "--dry-run")
-        self.assertEqual((None, 99), (row[3], row[4]))
-        [row] = self.rows(quota.SetQuota, "--default", "gpu=1", "--dry-run")
-        self.assertEqual((0, 1), (row[3], row[4]))
-        self.assertIn(("gpu", 20), self.rows(quota.ShowQuota, "higgs"))
-        self.assertEqual([], self.rows(quota.ShowQuota, "--total"))
+        before = hooks.tables(self.sql)
+        for words, status, expected in (
+            (("gpu=21", "higgs"), 0, ("set limit", "higgs", "gpu", 20, 21, None)),
+            (("gpu=31", "higgs"), 1, ("set limit", "higgs", "gpu", 20, 31, None)),
+            (("gpu=3", "higgs", "--until", "2999-01-01T00:00Z"), 0, ("set override", "higgs", "gpu", None, 3, None)),
+            (("--total", "gpu=99"), 0, ("set limit", None, "gpu", None, 99, None)),
+            (("--default", "gpu=1"), 0, ("set limit", None, "gpu", 0, 1, None)),
+        ):
+            rows, found = self.run_command(quota.SetQuota, *words, "--dry-run")
+            self.assertEqual((status, [expected]), (found, [tuple(row.values()) for row in rows]), words)
+        self.assertEqual(before, hooks.tables(self.sql))
 
     def test_a_check(self) -> None:
         self.assertEqual(([], 0), self.run_command(quota.CheckQuota, "gpu=1", "higgs"))
         rows, status = self.run_command(quota.CheckQuota, "gpu=99", "higgs")
         self.assertEqual(1, status)
-        self.assertIn(("higgs", "gpu", "subtree", 20, 99, 5, 1, 8, None), [tuple(row.values()) for row in rows])
-        self.assertEqual(
-            "Project ID", self.run_as(server.ADMIN, quota.CheckQuota, "gpu=99", "higgs", "-f", "csv")[0][1:11]
-        )
+        self.assertEqual(("higgs", "gpu", "subtree", 20, 99, 5, 1, 8, None), tuple(rows[0].values()))
+        lines = self.run_as(server.ADMIN, quota.CheckQuota, "gpu=99", "higgs", "-f", "csv")[0].splitlines()
+        self.assertTrue(lines[0].startswith('"Project ID"'), lines)
 
     def test_lists_in_a_body(self) -> None:
         """They were sent as the text of a marker."""
@@ -136,20 +134,28 @@ class TestCommands(OscTestCase):
         self.run_command(quota.provider_set, "pool", "--stop-serving", "n1", "--stop-serving", "n2")
         self.assertEqual([None, None, None], served())
 
-    def test_totals_that_are_not_set(self) -> None:
-        """The others were removed, and the error said that nothing was changed."""
-        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 50})
+    def test_totals(self) -> None:
+        """If one is not set, the others were removed, and the error said that nothing was changed."""
+        self.run_command(quota.SetQuota, "--total", "gpu=50", "--reason", "the pool")
         words = ("--total", "--resource", "gpu", "--resource", "fpga")
         error = self.assertRaises(exceptions.CommandError, self.run_command, quota.UnsetQuota, *words)
         self.assertEqual("There is no total limit for fpga. Nothing was changed.", str(error))
         self.assertEqual(["gpu"], [total.resource for total in self.engine.limits.list_total_limits(base.ADMIN)])
-        self.run_command(quota.UnsetQuota, *words[:3])
-        self.assertEqual([], self.engine.limits.list_total_limits(base.ADMIN))
+        self.run_command(quota.UnsetQuota, *words[:3], "--reason", "it ends")
+        self.assertEqual(
+            [
+                ("unset limit", 50, None, "it ends", TOTAL, "alice"),
+                ("set limit", None, 50, "the pool", TOTAL, "alice"),
+            ],
+            [
+                (one.action, one.before, one.after, one.reason, one.project_id, one.user_id)
+                for one in self.engine.limits.history(base.ADMIN, limit=2)
+            ],
+        )
 
     def test_what_was_done_before_an_error(self) -> None:
         """It said that nothing was changed."""
-        until = datetime.datetime(2999, 1, 1, tzinfo=datetime.timezone.utc)
-        [made] = self.engine.limits.set_overrides(base.ADMIN, {"gpu": 9}, "higgs", until)
+        [made] = self.engine.limits.set_overrides(base.ADMIN, {"gpu": 9}, "higgs", UNTIL)
         words = (made.id, "999-0", "--project", "higgs")
         error = str(self.assertRaises(exceptions.CommandError, self.run_command, quota.override_delete, *words))
         self.assertTrue(error.startswith(f"Done: higgs {made.id}. Not done: "), error)
@@ -209,36 +215,29 @@ class TestCommands(OscTestCase):
 
     def test_what_binds(self) -> None:
         """The limit of the project was None; and an override was not named."""
-        self.engine.limits.set_limits(base.ADMIN, {"fpga": -1}, "elsewhere")
-        rows = self.table(quota.ShowQuota, "--usage", "elsewhere")
-        self.assertEqual(
-            [
-                "| Resource | Limit | In Use | Reserved | Fits | Bound By |",
-                "| fpga | unlimited | 0 | 0 | unlimited | |",
-                "| gpu | 4 | 1 | 0 | 3 | the project's limit |",
-            ],
-            rows,
-        )
+        admin, shown = self.engine.limits, functools.partial(self.table, quota.ShowQuota, "--usage")
+        admin.set_limits(base.ADMIN, {"fpga": -1}, "elsewhere")
+        rows = [
+            "| Resource | Limit | In Use | Reserved | Fits | Bound By |",
+            "| fpga | unlimited | 0 | 0 | unlimited | |",
+            "| gpu | 4 | 1 | 0 | 3 | the project's limit |",
+        ]
+        self.assertEqual(rows, shown("elsewhere"))
         self.quotas.reserve(base.Context("elsewhere"), {"fpga": 3}, consumer="some")
-        self.assertEqual(
-            "| fpga | unlimited | 0 | 3 | unlimited | |", self.table(quota.ShowQuota, "--usage", "elsewhere")[1]
-        )
+        self.assertEqual("| fpga | unlimited | 0 | 3 | unlimited | |", shown("elsewhere")[1])
         self.assertEqual(2**31 - 4, self.rows(quota.ShowQuota, "--usage", "elsewhere")[0][4])
-        until = datetime.datetime(2999, 1, 1, tzinfo=datetime.timezone.utc)
         for limit in (8, 9):
-            self.engine.limits.set_overrides(base.ADMIN, {"gpu": limit}, "elsewhere", until)
+            admin.set_overrides(base.ADMIN, {"gpu": limit}, "elsewhere", UNTIL)
         for who in (server.ADMIN, "bob@elsewhere:member,reader"):
-            rows = self.table(quota.ShowQuota, "--usage", "elsewhere", who=who)
-            self.assertEqual("| gpu | 9 | 1 | 0 | 8 | the override | 2999-01-01T00:00:00Z | 4 |", rows[2])
-            self.assertTrue(rows[0].endswith("Override Until | Otherwise |"))
-        self.engine.limits.unset_limit(base.ADMIN, "gpu", "elsewhere")
-        self.engine.limits.unset_limit(base.ADMIN, "gpu")
-        [_, gpu] = self.rows(quota.ShowQuota, "--usage", "elsewhere")
+            header, _, row = shown("elsewhere", who=who)
+            self.assertEqual("| gpu | 9 | 1 | 0 | 8 | the override | 2999-01-01T00:00:00Z | 4 |", row)
+            self.assertTrue(header.endswith("Override Until | Otherwise |"))
+        for project_id in ("elsewhere", None):
+            admin.unset_limit(base.ADMIN, "gpu", project_id)
+        gpu = self.rows(quota.ShowQuota, "--usage", "elsewhere")[1]
         self.assertEqual((9, "the override", "2999-01-01T00:00:00Z", None, None), (gpu[1], *gpu[5:]))
-        self.assertIn("| 2999-01-01T00:00:00Z | not set |", self.table(quota.ShowQuota, "--usage", "elsewhere")[2])
-        self.assertIn(
-            "| gpu | not set | 0 | 0 | 0 | no limit is set |", self.table(quota.ShowQuota, "--usage", "unknown")
-        )
+        self.assertIn("| 2999-01-01T00:00:00Z | not set |", shown("elsewhere")[2])
+        self.assertIn("| gpu | not set | 0 | 0 | 0 | no limit is set |", shown("unknown"))
 
     def test_a_cyborg_without_the_api(self) -> None:
         def cyborg(_environ: Any, start_response: Any) -> list[bytes]:
@@ -255,7 +254,6 @@ class TestCommands(OscTestCase):
     def test_defaults(self) -> None:
         self.assertEqual([], self.rows(quota.SetQuota, "--default", "gpu=10", "--reason", "opening day"))
         self.assertEqual([("fpga", 0), ("gpu", 10)], self.rows(quota.ShowQuota, "--default", "new"))
-        self.assertEqual({"fpga": 0, "gpu": 10}, self.engine.limits.list_defaults(base.ADMIN))
         self.run_command(quota.UnsetQuota, "--default", "--resource", "gpu")
         self.assertEqual({"fpga": 0}, self.engine.limits.list_defaults(base.ADMIN))
         error = self.assertRaises(exceptions.CommandError, self.run_command, quota.SetQuota, "--default", "gpu=1", "p")
@@ -296,9 +294,8 @@ class TestCommands(OscTestCase):
 class TestHistory(OscTestCase):
     def test_the_table_is_not_wide(self) -> None:
         """At most 8 columns, and none that is empty in each row."""
-        until = datetime.datetime(2999, 1, 1, tzinfo=datetime.timezone.utc)
         self.make_pod()
-        self.engine.limits.set_overrides(base.ADMIN, {"gpu": -1}, "elsewhere", until)
+        self.engine.limits.set_overrides(base.ADMIN, {"gpu": -1}, "elsewhere", UNTIL)
         self.engine.limits.set_limit(base.ADMIN, "gpu", 2, "elsewhere")
         self.engine.limits.set_limits(base.ADMIN, {"gpu": 1}, "elsewhere", pod="north")
         header, *rows = self.table(quota.history_list, "--project", "elsewhere")
@@ -377,12 +374,10 @@ class TestEverySurface(OscTestCase):
         for name, value in (("DATABASE__CONNECTION", self.url), ("LIMITS__DRIVER", "database")):
             self.useFixture(fx.EnvironmentVariable(f"OS_{name}", value))
         self.make_pod()
-        self.engine.capacity.add_provider(base.ADMIN, "pool")
-        self.engine.capacity.set_inventories(base.ADMIN, "pool", {"gpu": capacity.Inventory(total=3)})
+        self.add_provider("pool", gpu=3)
         [claim] = self.engine.reserve(base.Context("elsewhere"), {"gpu": 1}, consumer="c", provider="pool")
-        until = datetime.datetime(2999, 1, 1, tzinfo=datetime.timezone.utc)
         for limit in (9, 8):
-            [override] = self.engine.limits.set_overrides(base.ADMIN, {"gpu": limit}, "higgs", until)
+            [override] = self.engine.limits.set_overrides(base.ADMIN, {"gpu": limit}, "higgs", UNTIL)
         for words, template, path, count in STEPS:
             names = {"uuid": claim, "override": override.id}
             argv = [one.format(**names) for one in template]
@@ -397,7 +392,7 @@ class TestEverySurface(OscTestCase):
     def compare(self, words: str, shown: Any, on_host: Any, answer: Any) -> None:
         operation = table.operations()[words]
         [call_of] = [one for one in OPERATIONS if (one.method, one.path) == operation.route[:2]]
-        jsonschema.validate(answer, {**schemas.ref(call_of.answer), "components": {"schemas": schemas.COMPONENTS}})
+        self.assert_agrees(str(call_of.answer), answer)
         columns = [one for one in operation.columns if one.schema is not None and one.cell is not None]
         records = answer[operation.route.member]
         if not operation.is_list:
@@ -410,24 +405,19 @@ class TestEverySurface(OscTestCase):
                     self.assertEqual([_value(value)] * 2, values, (words, one.name))
 
     def test_each_operation_is_on_each(self) -> None:
+        self.assertLessEqual(BY_HAND | table.operations().keys(), cli.commands().keys())
         paths = yaml.safe_load(openapi.FILE.read_text())["paths"]
-        on_host = cli.commands()
-        expected = {}
+        expected = {f"accelerator_quota_{words}": f"{words.capitalize()}Quota" for words in BY_HAND}
         for words, one in table.operations().items():
-            self.assertIn(words, on_host)
             if one.route is not None:
                 self.assertIn(one.route.method.lower(), paths[one.route.path])
                 name = words.replace(" ", "_")
-                expected[f"accelerator_quota_{name}"] = f"cyborg_quota.osc.quota:{name}"
-        self.assertLess(BY_HAND, on_host.keys())
-        for words in BY_HAND:
-            expected[f"accelerator_quota_{words}"] = f"cyborg_quota.osc.quota:{words.capitalize()}Quota"
+                expected[f"accelerator_quota_{name}"] = name
         parser = configparser.ConfigParser()
         parser.read(pathlib.Path(__file__).parents[2] / "setup.cfg")
         entries = parser["options.entry_points"]["openstack.accelerator.v2"].strip().splitlines()
-        self.assertEqual(expected, dict(entry.split(" = ") for entry in entries))
-        for place in expected.values():
-            self.assertTrue(hasattr(quota, place.partition(":")[2]), place)
+        self.assertEqual({f"{name} = cyborg_quota.osc.quota:{one}" for name, one in expected.items()}, set(entries))
+        self.assertEqual([], [one for one in expected.values() if not hasattr(quota, one)])
 
 
 def _value(value: Any) -> Any:
