@@ -7,7 +7,7 @@ from typing import Any
 
 import fixtures as fx
 
-from cyborg_quota import Inventory, exceptions
+from cyborg_quota import exceptions
 from cyborg_quota.osc import quota
 from tests import base, fixtures, on_sqlite
 from tests.api import server, test_application, test_osc
@@ -55,67 +55,60 @@ class TestAlice(SurfacesTestCase):
     def test_what_all_projects_hold(self) -> None:
         """With Keystone's limits: see tests/integration/test_keystone.py."""
         self.conf.set_override("limits", {"gpu": "7"}, "limits")
-        held = {"detector": (2, 0), "elsewhere": (1, 0), "higgs": (5, 1)}
+        held = {("detector", 2, 0), ("elsewhere", 1, 0), ("higgs", 5, 1)}
+        shown = ("list", "--usage", "--resource", "gpu")
         for driver in ("noop", "config", "database"):
             self.conf.set_override("driver", driver, "limits")
             self.application = server.make_application(self.conf, test_application.deploy_engine(self))
-            rows, _ = self.run_command(quota.ListQuota, "--usage", "--resource", "gpu")
-            figures = {row["Project ID"]: (row["In Use"], row["Reserved"]) for row in rows}
-            self.assertEqual(held, {name: one for name, one in figures.items() if any(one)}, driver)
-            ended = self.on_host("list", "--usage", "-f", "json", LIMITS__DRIVER=driver, LIMITS__LIMITS="gpu:7")
-            figures = {
-                row["project_id"]: (row["used"], row["reserved"]) for row in ended.json if row["resource"] == "gpu"
-            }
-            self.assertEqual(held, {name: one for name, one in figures.items() if any(one)}, driver)
+            rows, _ = self.run_command(quota.ListQuota, *shown[1:])
+            of_client = [(row["Project ID"], row["In Use"], row["Reserved"]) for row in rows]
+            ended = self.on_host(*shown, "-f", "json", LIMITS__DRIVER=driver, LIMITS__LIMITS="gpu:7")
+            of_host = [(row["project_id"], row["used"], row["reserved"]) for row in ended.json]
+            for figures in (of_client, of_host):
+                self.assertEqual(held, {row for row in figures if any(row[1:])}, driver)
 
 
 class TestMoreThanExists(SurfacesTestCase):
     """ "Given that the system constraints are not exceeded": a limit above them is set, and each surface says so."""
 
     WORDS = "fpga: the limits add up to 190; 4 exist"
+    UNTIL = "2099-01-01T00:00:00Z"
 
     def setUp(self) -> None:
         super().setUp()
-        self.engine.capacity.add_provider(base.ADMIN, "node1")
-        self.engine.capacity.set_inventories(base.ADMIN, "node1", {"fpga": Inventory(4)})
+        self.add_provider("node1", fpga=4)
         self.engine.limits.set_limit(base.ADMIN, "fpga", 90, "physics")
 
     @on_sqlite
     def test_the_command_line(self) -> None:
-        ended = self.on_host("set", "fpga=100", "elsewhere")
-        self.assertEqual((0, f"cyborg-quota: {self.WORDS}\n"), (ended.status, ended.err))
-        ended = self.on_host("set", "--total", "fpga=4")
-        self.assertEqual((0, ""), (ended.status, ended.err))
-        ended = self.on_host("set", "gpu=100", "elsewhere")
-        self.assertEqual((0, ""), (ended.status, ended.err), "gpu has no inventory")
-        self.on_host("unset", "--total", "--resource", "fpga")
-        ended = self.on_host("set", "--default", "fpga=-1")
-        self.assertEqual(f"cyborg-quota: {self.WORDS}\n", ended.err)
-        ended = self.on_host("set", "fpga=-1", "elsewhere")
-        self.assertEqual("cyborg-quota: fpga: the limits are unlimited; 4 exist\n", ended.err)
-        ended = self.on_host("set", "fpga=100", "elsewhere", "--until", "2099-01-01")
-        self.assertEqual(f"cyborg-quota: {self.WORDS}\n", ended.err)
+        """(gpu has no inventory.)"""
+        for words, warning in (
+            (("set", "fpga=100", "elsewhere"), self.WORDS),
+            (("set", "--total", "fpga=4"), ""),
+            (("set", "gpu=100", "elsewhere"), ""),
+            (("unset", "--total", "--resource", "fpga"), ""),
+            (("set", "--default", "fpga=-1"), self.WORDS),
+            (("set", "fpga=-1", "elsewhere"), "fpga: the limits are unlimited; 4 exist"),
+            (("set", "fpga=100", "elsewhere", "--until", "2099-01-01"), self.WORDS),
+        ):
+            ended = self.on_host(*words)
+            self.assertEqual((0, f"cyborg-quota: {warning}\n" if warning else ""), (ended.status, ended.err), words)
 
     def test_the_rest_api_and_the_client(self) -> None:
-        answer = self.call("/v2/quotas/elsewhere", method="PUT", body={"quota": {"fpga": 100, "gpu": 5}})
-        self.assertEqual({"quota": {"fpga": 100, "gpu": 5}, "warnings": [self.WORDS]}, answer)
-        answer = self.call("/v2/quota_totals", method="PUT", body={"quota": {"fpga": 150}})
-        self.assertEqual(["fpga: the limits add up to 150; 4 exist"], answer["warnings"])
-        answer = self.call("/v2/quota_defaults", method="PUT", body={"quota": {"gpu": 150}})
-        self.assertNotIn("warnings", answer)
-        self.run_command(quota.SetQuota, "fpga=99", "elsewhere")
-        self.assertIn("fpga: the limits add up to 150; 4 exist", self.log.output)
-
-    @on_sqlite
-    def test_an_override(self) -> None:
-        body = {"override": {"quota": {"fpga": 100}, "until": "2099-01-01T00:00:00Z"}}
-        answer = self.call("/v2/quotas/elsewhere/overrides", method="POST", body=body, status=201)
-        self.assertEqual([self.WORDS], answer["warnings"])
-        self.run_command(quota.SetQuota, "fpga=101", "elsewhere", "--until", "2099-01-01")
-        self.assertIn("fpga: the limits add up to 191; 4 exist", self.log.output)
-
-    @on_sqlite
-    def test_a_manager_does_not_learn_what_all_projects_may_have(self) -> None:
-        body = {"quota": {"fpga": 80}}
-        answer = self.call("/v2/quotas/higgs", "max@physics:manager,member,reader", "PUT", body)
-        self.assertEqual({"quota"}, set(answer))
+        """Also of an override. A manager does not learn what all projects may have."""
+        elsewhere, manager = "/v2/quotas/elsewhere", "max@physics:manager,member,reader"
+        override = {"override": {"quota": {"fpga": 100}, "until": self.UNTIL}}
+        total = "fpga: the limits add up to 150; 4 exist"
+        for method, path, token, body, status, warnings in (
+            ("POST", f"{elsewhere}/overrides", server.ADMIN, override, 201, [self.WORDS]),
+            ("PUT", elsewhere, server.ADMIN, {"quota": {"fpga": 100, "gpu": 5}}, 200, [self.WORDS]),
+            ("PUT", "/v2/quotas/higgs", manager, {"quota": {"fpga": 80}}, 200, None),
+            ("PUT", "/v2/quota_totals", server.ADMIN, {"quota": {"fpga": 150}}, 200, [total]),
+            ("PUT", "/v2/quota_defaults", server.ADMIN, {"quota": {"gpu": 150}}, 200, None),
+        ):
+            answer = self.call(path, token, method, body, status)
+            self.assertEqual(warnings, answer.get("warnings"), path)
+        for words in (("fpga=101", "elsewhere", "--until", self.UNTIL), ("fpga=99", "elsewhere")):
+            self.run_command(quota.SetQuota, *words)
+            self.assertIn(total, self.log.output)
+            self.log.reset_output()
