@@ -27,6 +27,7 @@ from cyborg_quota.types import MAX_AMOUNT, TOTAL, UNLIMITED
 from tests import base, fixtures
 from tests.base import ADMIN
 from tests.functional import test_limits
+from tests.race.test_races import reserve_and_settle, reserve_until_refused
 from tests.race.workers import PATIENT, once, race
 
 RACERS = 8
@@ -55,10 +56,13 @@ class MinimumsTestCase(test_limits.LimitsTestCase):
         context = base.Context(project_id)
         return self.assertRaises(exceptions.OverQuota, self.quotas.reserve, context, {"gpu": amount})
 
+    def problems(self, call: Any, *arguments: Any, **options: Any) -> list[str]:
+        """Why the enforcement model refuses a change."""
+        return self.assertRaises(exceptions.LimitRefused, call, ADMIN, *arguments, **options).problems
+
     def give_back(self, project_id: str) -> None:
         """Release all that a project holds."""
-        rows = _live(self.engine, project_id)
-        self.quotas.release(base.Context(project_id), [row.uuid for row in rows])
+        self.quotas.release(base.Context(project_id), [row.uuid for row in _live(self.engine, project_id)])
 
     def promised(self, project_id: str) -> int:
         query = "SELECT promised FROM quota_usages WHERE project_id = :p AND resource = 'gpu'"
@@ -116,16 +120,15 @@ class TestTree(CohortTestCase):
 
     def test_more_than_can_be_counted(self) -> None:
         """Also where nothing is limited: a dry run and the call refuse it with the same error."""
-        self.make_tree({"top": None, **dict.fromkeys(["c1", "c2", "c3", "c4", "c5"], "top")})
-        for name in (None, "top", "c1", "c2", "c3", "c4", "c5"):
-            self.set(name, UNLIMITED)
-        for name in ("c1", "c2", "c3", "c4"):
+        names = ("c1", "c2", "c3", "c4", "c5")
+        self.import_tree(
+            {"top": None, **dict.fromkeys(names, "top")}, dict.fromkeys(("top", *names), UNLIMITED), gpu=-1
+        )
+        for name in names[:4]:
             self.keep(name, MAX_AMOUNT)
         for dry_run in (True, False):
-            error = self.assertRaises(
-                exceptions.LimitRefused, self.admin.set_minimums, ADMIN, {"gpu": MAX_AMOUNT}, "c5", dry_run=dry_run
-            )
-            self.assertIn("top can keep 3 more gpu", str(error))
+            found = self.problems(self.admin.set_minimums, {"gpu": MAX_AMOUNT}, "c5", dry_run=dry_run)
+            self.assertIn("top can keep 3 more gpu", found[0])
 
     def test_siblings_cannot_take_what_is_kept(self) -> None:
         """Users do not see what descendants are promised, nor which one it is."""
@@ -159,18 +162,20 @@ class TestTree(CohortTestCase):
             self.assertRaises(exceptions.LimitsReadOnly, limits.set_minimums, ADMIN, {"gpu": 1}, "a")
         [change] = self.admin.set_minimums(ADMIN, {"gpu": 8}, "a", dry_run=True)
         self.assertEqual(("set minimum", 0, 8), (change.action, change.before, change.after))
-        self.assertRaises(exceptions.LimitRefused, self.admin.set_minimums, ADMIN, {"gpu": 21}, "a", dry_run=True)
+        self.problems(self.admin.set_minimums, {"gpu": 21}, "a", dry_run=True)
         self.assertEqual([], self.fetch("SELECT * FROM quota_usages"))
 
     def test_a_minimum_is_refused_that_cannot_be_kept(self) -> None:
         self.hold("b", 12)
         self.keep("a", 5)
-        error = self.assertRaises(exceptions.LimitRefused, self.admin.set_minimums, ADMIN, {"gpu": 9}, "a")
-        self.assertEqual(["cohort can keep 3 more gpu: limit 20, used 12, promised 5, needed 4"], error.problems)
+        self.assertEqual(
+            ["cohort can keep 3 more gpu: limit 20, used 12, promised 5, needed 4"],
+            self.problems(self.admin.set_minimums, {"gpu": 9}, "a"),
+        )
         self.keep("a", 8)
         self.set("b", 12)
-        error = self.assertRaises(exceptions.LimitRefused, self.admin.set_minimums, ADMIN, {"gpu": 13}, "b")
-        self.assertIn("the minimum of b in gpu would be 13; its limit is 12", error.problems)
+        found = self.problems(self.admin.set_minimums, {"gpu": 13}, "b")
+        self.assertIn("the minimum of b in gpu would be 13; its limit is 12", found)
         self.keep("b", 12)  # what it holds already
         self.give_back("b")
         self.assertEqual((20, 0), (self.promised("cohort"), self.subtrees()["cohort"]))
@@ -186,8 +191,7 @@ class TestTree(CohortTestCase):
                 "the limit of cohort in gpu would be 12; 5 are used there, and 8 more are promised to minimums",
             ),
         ):
-            error = self.assertRaises(exceptions.LimitRefused, self.admin.set_limits, ADMIN, {"gpu": limit}, project_id)
-            self.assertIn(problem, error.problems)
+            self.assertIn(problem, self.problems(self.admin.set_limits, {"gpu": limit}, project_id))
         self.set("cohort", 13)
         self.admin.set_limits(ADMIN, {"gpu": 12}, "cohort", force=True)
         self.set("cohort", 12)
@@ -206,8 +210,8 @@ class TestTree(CohortTestCase):
             self.admin.set_limits(ADMIN, {"gpu": forced}, project_id, force=True)
             self.override(project_id, forced, 0, 1)
             self.override(project_id, forced + 1, 1, 2)
-            error = self.assertRaises(exceptions.LimitRefused, self.override, project_id, forced - 1, 1, 2)
-            self.assertIn(f"the limit of {project_id} in gpu would be {forced - 1}; ", error.problems[0])
+            refused = self.assertRaises(exceptions.LimitRefused, self.override, project_id, forced - 1, 1, 2)
+            self.assertIn(f"the limit of {project_id} in gpu would be {forced - 1}; ", refused.problems[0])
             # Lower than one that applies later, although higher than the limit without it.
             self.override(project_id, forced + 2, 4, 5)
             self.assertRaises(exceptions.LimitRefused, self.override, project_id, forced + 1, 2, 6)
@@ -219,8 +223,8 @@ class TestTree(CohortTestCase):
         self.keep("a", 8)
         self.admin.set_limits(ADMIN, {"gpu": 4}, force=True)
         self.set("a", 6)
-        error = self.assertRaises(exceptions.LimitRefused, self.admin.unset_limit, ADMIN, "gpu", "a")
-        self.assertEqual(["the limit of a in gpu would be 4; its minimum is 8"], error.problems)
+        found = self.problems(self.admin.unset_limit, "gpu", "a")
+        self.assertEqual(["the limit of a in gpu would be 4; its minimum is 8"], found)
         self.set(None, 5)
 
     def override(self, project_id: str, limit: int, first: int, last: int) -> None:
@@ -231,15 +235,13 @@ class TestTree(CohortTestCase):
     def test_a_total_below_what_is_promised_is_refused(self) -> None:
         """A new one, and one that is lowered."""
         self.keep("cohort", 8)
-        self.assertRaises(exceptions.LimitRefused, self.admin.set_total_limits, ADMIN, {"gpu": 7})
+        self.problems(self.admin.set_total_limits, {"gpu": 7})
         self.assertEqual([], self.admin.list_total_limits(ADMIN))
         self.admin.set_total_limits(ADMIN, {"gpu": 8})
         self.assert_invariants()
         problem = "the limit of all projects in gpu would be 7; 0 are used there, and 8 more are promised to minimums"
-        preview = functools.partial(self.admin.import_limits, dry_run=True)
-        for call, wanted in ((preview, {"total": {"gpu": 7}}), (self.admin.set_total_limits, {"gpu": 7})):
-            error = self.assertRaises(exceptions.LimitRefused, call, ADMIN, wanted)
-            self.assertEqual([problem], error.problems)
+        for call in (self.admin.preview_total_limits, self.admin.set_total_limits):
+            self.assertEqual([problem], self.problems(call, {"gpu": 7}))
         self.admin.set_total_limits(ADMIN, {"gpu": 7}, force=True)
         self.assertEqual([], self.blockers("cohort", 8))
 
@@ -249,12 +251,13 @@ class TestTree(CohortTestCase):
         self.keep("a", 8)
         self.hold("a", 2)
         self.hold("other", 3)
-        error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, ADMIN, "a", "other")
-        self.assertIn("other can keep 7 more gpu: limit 10, used 3, promised 0, needed 8", error.problems)
-        for dry_run in (True, False):
-            args = self.admin.import_projects, ADMIN, {"a": "other"}
-            refused = self.assertRaises(exceptions.LimitRefused, *args, dry_run=dry_run)
-            self.assertEqual(error.problems, refused.problems)
+        problem = "other can keep 7 more gpu: limit 10, used 3, promised 0, needed 8"
+        for found in (
+            self.problems(self.admin.move_project, "a", "other"),
+            self.problems(self.admin.import_projects, {"a": "other"}, dry_run=True),
+            self.problems(self.admin.import_projects, {"a": "other"}),
+        ):
+            self.assertEqual([problem], found)
         self.set("other", 11)
         self.admin.move_project(ADMIN, "a", "other")
         self.assert_invariants()
@@ -266,12 +269,12 @@ class TestTree(CohortTestCase):
         """The old parent keeps its minimum. That of the project counts beside it, and so does what the project uses."""
         self.admin.set_total_limits(ADMIN, {"gpu": 10})
         self.keep("cohort", 8)
-        for minimum, held, problem in ((8, 0, "used 0, promised 8"), (0, 8, "used 8, promised 0")):
-            self.keep("a", minimum)
-            if held:
-                self.hold("a", held)
-            error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, ADMIN, "a", None)
-            self.assertIn(f"all projects together can keep 2 more gpu: limit 10, {problem}", error.problems[0])
+        self.keep("a", 8)
+        beginning = "all projects together can keep 2 more gpu: limit 10, used"
+        self.assertIn(f"{beginning} 0, promised 8", self.problems(self.admin.move_project, "a", None)[0])
+        self.keep("a", 0)
+        self.hold("a", 8)
+        self.assertIn(f"{beginning} 8, promised 0", self.problems(self.admin.move_project, "a", None)[0])
 
     def test_a_move_does_not_take_the_limit_below_it(self) -> None:
         """As a child, the project would have the initial limit 0."""
@@ -279,25 +282,8 @@ class TestTree(CohortTestCase):
         self.engine.limits.require_stored().initial_limits = InitialLimits(child=0)
         self.set(None, 9)
         self.keep("alone", 5)
-        error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, ADMIN, "alone", "cohort")
-        self.assertIn("the limit of alone in gpu would be 0; its minimum is 5", error.problems)
-
-    def test_a_refused_transfer_names_what_it_would_exceed(self) -> None:
-        """Not the cohort, of which the transfer changes less than the amount."""
-        self.set("b", 7)
-        self.quotas.reserve(base.Context("a"), {"gpu": 8}, consumer="c")
-        self.hold("a", 2)
-        self.hold("cohort", 2)
-        for minimum, limit, expected in ((2, 12, ["b"]), (4, 14, ["b"]), (4, 13, ["b", "cohort"])):
-            self.keep("a", minimum)
-            self.set("cohort", limit)
-            error = self.assertRaises(exceptions.OverQuota, self.quotas.transfer, ADMIN, "b", "a", consumer="c")
-            self.assertEqual(expected, [over.project_id for over in error.overs])
-        self.set("b", 8)
-        error = self.assertRaises(exceptions.OverQuota, self.quotas.transfer, ADMIN, "b", "a", consumer="c")
-        self.assertEqual([("cohort", 12, 0)], [(over.project_id, over.subtree, over.promised) for over in error.overs])
-        self.set("cohort", 14)
-        self.quotas.transfer(ADMIN, "b", "a", consumer="c")
+        found = self.problems(self.admin.move_project, "alone", "cohort")
+        self.assertIn("the limit of alone in gpu would be 0; its minimum is 5", found)
 
     def test_without_a_limit_above_it_keeps_nothing(self) -> None:
         self.make_tree({"alone": None})
@@ -356,15 +342,23 @@ class TestCounters(CohortTestCase):
         self.execute("UPDATE quota_usages SET promised = 1 WHERE project_id = 'cohort'")
         self.hold("a", 6)  # (promised would be negative: the row is recounted)
 
-    def test_a_transfer_does_not_take_what_is_kept(self) -> None:
-        self.set("cohort", 8)
-        self.keep("a", 8)
+    def test_a_refused_transfer_names_what_it_would_exceed(self) -> None:
+        """Not the cohort, of which the transfer changes less than the amount."""
+        self.set("b", 7)
         self.quotas.reserve(base.Context("a"), {"gpu": 8}, consumer="c")
+        self.hold("a", 2)
+        self.hold("cohort", 2)
+        for minimum, limit, expected in ((2, 12, ["b"]), (4, 14, ["b"]), (4, 13, ["b", "cohort"])):
+            self.keep("a", minimum)
+            self.set("cohort", limit)
+            error = self.assertRaises(exceptions.OverQuota, self.quotas.transfer, ADMIN, "b", "a", consumer="c")
+            self.assertEqual(expected, [over.project_id for over in error.overs])
+        self.set("b", 8)
         error = self.assertRaises(exceptions.OverQuota, self.quotas.transfer, ADMIN, "b", "a", consumer="c")
-        self.assertEqual(["cohort"], [over.project_id for over in error.overs])
-        self.admin.set_limits(ADMIN, {"gpu": 16}, "cohort")
+        self.assertEqual([("cohort", 12, 0)], [(over.project_id, over.subtree, over.promised) for over in error.overs])
+        self.set("cohort", 14)
         self.quotas.transfer(ADMIN, "b", "a", consumer="c")
-        self.assertEqual((8, 8), (self.promised("cohort"), self.subtrees()["cohort"]))
+        self.assertEqual((2, 12), (self.promised("cohort"), self.subtrees()["cohort"]))
 
     def test_a_project_that_is_removed_keeps_nothing(self) -> None:
         self.keep("a", 8)
@@ -593,7 +587,7 @@ class TestRaces(MinimumsTestCase):
 
     def test_what_is_kept_is_reached(self) -> None:
         jobs = [
-            functools.partial(_ask, engine, "a" if number % 2 else "b", 2)
+            functools.partial(reserve_until_refused, engine, base.Context("a" if number % 2 else "b"))
             for number, engine in enumerate(self.engines())
         ]
         granted = race(*jobs)
@@ -625,17 +619,6 @@ def _live(engine: Any, project_id: str) -> list[Any]:
     return [row for row in engine.list_reservations(ADMIN, project_id) if row.state in ("reserved", "committed")]
 
 
-def _ask(engine: Any, project_id: str, turns: int) -> int:
-    granted = 0
-    for _ in range(turns):
-        try:
-            engine.reserve(base.Context(project_id), {"gpu": 1})
-            granted += 1
-        except exceptions.OverQuota:
-            pass
-    return granted
-
-
 def _ask_naively(engine: Any, wait: Any) -> int:
     rows = {row.project_id: row for row in engine.limits.tree(ADMIN, "cohort")}
     promised = max(0, 4 - rows["a"].subtree)
@@ -647,14 +630,9 @@ def _ask_naively(engine: Any, wait: Any) -> int:
 
 
 def _attach(engine: Any, project_id: str, seed: int) -> None:
-    chance, context = random.Random(seed), base.Context(project_id)
+    chance = random.Random(seed)
     for _ in range(15):
-        try:
-            uuids = engine.reserve(context, {"gpu": chance.randint(1, 3)})
-        except exceptions.OverQuota:
-            continue
-        chance.choice([engine.commit, engine.rollback])(context, uuids)
-        engine.release(context, uuids)
+        reserve_and_settle(engine, project_id, chance)
 
 
 def _change(engine: Any, project_id: str, seed: int) -> None:
