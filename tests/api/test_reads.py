@@ -88,36 +88,31 @@ class TestOtherLimits(ApplicationTestCase):
             error = self.error(self.ask(path))
             self.assertEqual((409, "cyborg_quota.limits_read_only"), (error["status"], error["code"]))
 
-    def test_a_resource_without_a_limit(self) -> None:
-        """Null means that nothing can be reserved; -1 that it is unlimited."""
-        self.engine.limits.unset_limit(base.ADMIN, "gpu", "elsewhere")
-        self.engine.limits.unset_limit(base.ADMIN, "gpu")
-        for missing, expected in (("refuse", None), ("unlimited", -1)):
-            self.restart(limits__missing=missing)
-            for path in ("/v2/quotas/elsewhere", "/v2/quotas/elsewhere/defaults", "/v2/quota_defaults"):
-                self.assertEqual({"fpga": 0, "gpu": expected}, self.call(path)["quota"], path)
-            (node,) = self.call("/v2/quotas/elsewhere/tree")["tree"]
-            self.assertEqual(expected, node["quota"]["gpu"]["limit"])
-
     def test_initial_limits_of_a_resource_without_a_default(self) -> None:
-        """The defaults of a project without limits of its own are the limits that apply to it."""
+        """The defaults of a project without limits of its own are the limits that apply to it.
+
+        Null means that nothing can be reserved; -1 that it is unlimited.
+        """
         admin = self.engine.limits
         admin.add_project(base.ADMIN, "beam", "physics")
         for resource in ("fpga", "gpu"):
             admin.unset_limit(base.ADMIN, resource)
         admin.unset_limit(base.ADMIN, "gpu", "elsewhere")
         unlimited = {"missing": "unlimited"}
-        for options, root, child in (
-            ({}, None, 0),
-            (unlimited, -1, 0),
-            ({"root_initial_limit": "5"}, 5, 0),
-            ({"root_initial_limit": "5", **unlimited}, 5, 0),
-            ({"child_initial_limit": "default"}, None, None),
-            ({"child_initial_limit": "default", **unlimited}, -1, -1),
+        for options, default, root, child in (
+            ({}, None, None, 0),
+            (unlimited, -1, -1, 0),
+            ({"root_initial_limit": "5"}, None, 5, 0),
+            ({"root_initial_limit": "5", **unlimited}, -1, 5, 0),
+            ({"child_initial_limit": "default"}, None, None, None),
+            ({"child_initial_limit": "default", **unlimited}, -1, -1, -1),
         ):
             for option in ("missing", "root_initial_limit", "child_initial_limit"):
                 self.conf.clear_override(option, "limits")
             self.restart(**{f"limits__{option}": value for option, value in options.items()})
+            self.assertEqual({"fpga": default, "gpu": default}, self.call("/v2/quota_defaults")["quota"], options)
+            [node] = self.call("/v2/quotas/elsewhere/tree")["tree"]
+            self.assertEqual(root, node["quota"]["gpu"]["limit"], options)
             for project_id, expected in (("elsewhere", root), ("beam", child)):
                 limits = {"fpga": expected, "gpu": expected}
                 self.assertEqual(limits, self.call(f"/v2/quotas/{project_id}")["quota"], (options, project_id))
