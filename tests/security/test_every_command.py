@@ -7,10 +7,8 @@ A new command needs a row here.
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
-from cyborg_quota import policy
 from tests import fixtures, hooks
 from tests.cli import base
 
@@ -120,14 +118,3 @@ class EveryCommandTest(base.CliTestCase):
                 told = [one.err.replace(repr(name), "X") for one, name in zip(ended, (known, unknown), strict=True)]
                 self.assertEqual(*(one.replace(self.uuids[VICTIM], "X").replace(UNKNOWN, "X") for one in told))
         self.assertEqual(self.before, self.rows_of(VICTIM))
-
-
-class PolicyTest(base.CliTestCase):
-    def test_a_rule_that_refuses_admins(self) -> None:
-        """The policy rule for limits applies to the commands too."""
-        rules = pathlib.Path(self.directory, "policy.yaml")
-        rules.write_text(f'"{policy.RULE}": "role:quota_manager"\n')
-        self.configure(f"[limits]\ndriver = database\n[oslo_policy]\npolicy_file = {rules}")
-        self.assertEqual(0, self.call("set", "--default", "gpu=1").status)
-        self.assertIn("Not authorized: set_limits", self.refused(1, "set", "gpu=1", "p"))
-        self.refused(1, "unset", "--resource", "gpu", "p")
