@@ -61,6 +61,16 @@ class TestCommands(OscTestCase):
         self.assertEqual(0, status)
         return [tuple(row.values()) for row in rows]
 
+    def refused(self, kind: Any, *arguments: str) -> str:
+        return str(self.assertRaises(exceptions.CommandError, self.run_command, kind, *arguments))
+
+    def shown(self, kind: Any, *arguments: str) -> tuple[list[str], list[str]]:
+        """The lines of a table, and those on stderr."""
+        error = io.StringIO()
+        with contextlib.redirect_stderr(error):
+            lines = self.table(kind, *arguments)
+        return lines, error.getvalue().splitlines()
+
     def test_force_permits_the_id_of_a_project_that_keystone_does_not_have(self) -> None:
         self.unknown = sdk.NotFoundException("No Project found for gone")
         for kind, words in (
@@ -73,35 +83,63 @@ class TestCommands(OscTestCase):
         self.assertTrue(self.engine.limits.is_known_project(base.ADMIN, "gone"))
 
     def test_what_is_shown(self) -> None:
-        self.assertEqual([("fpga", 0), ("gpu", 20)], self.rows(quota.ShowQuota, "higgs"))
-        detail = self.rows(quota.ShowQuota, "--usage", "detector")
-        self.assertEqual(("gpu", 2, 2, 0, 0, "the project's limit", None, None, None), detail[1])
-        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 9})
-        self.assertEqual([("gpu", 9, 9, None)], self.rows(quota.ShowQuota, "--total"))
-        self.assertEqual(
-            ("gpu", 20, 5, 1, 0, "all projects (total)"), self.rows(quota.ShowQuota, "--usage", "higgs")[1][:6]
-        )
-        listed = self.rows(quota.ListQuota, "--usage", "--limit", "3")
-        self.assertEqual(["detector", "elsewhere", "higgs"], sorted({row[0] for row in listed}))
-        self.assertIn(("detector", *detail[1][:4], "own"), listed)
-        nodes = self.rows(quota.ListQuota, "--tree", "higgs")
-        self.assertIn((0, "higgs", "physics", "gpu", 20, 5, 2, 8, None, None), nodes)
-        self.assertIn((1, "detector", "higgs", "gpu", 2, 2, 0, 2, None, None), nodes)
-
-    def test_what_is_in_force(self) -> None:
-        self.engine.limits.set_limit(base.ADMIN, "fpga", 5)
+        """Lists have all pages."""
+        self.conf.set_override("max_limit", 2, "api")
+        self.application = server.make_application(self.conf, self.engine)
+        admin = self.engine.limits
+        admin.set_total_limits(base.ADMIN, {"gpu": 8})
+        admin.set_limits(base.ADMIN, {"gpu": 1}, "detector")
+        admin.set_limits(base.ADMIN, {"fpga": 5})
+        admin.set_overrides(base.ADMIN, {"gpu": 19}, "higgs", UNTIL)
         self.engine.reserve(base.Context("another"), {"fpga": 1})
-        self.engine.limits.set_overrides(base.ADMIN, {"gpu": 19}, "higgs", UNTIL)
-        rows = [row for row in self.rows(quota.ListQuota, "--usage") if row[0] in ("another", "higgs")]
-        expected = [("another", "fpga", None, 0, 1, "default"), ("higgs", "gpu", 20, 5, 1, "override")]
-        self.assertEqual(expected, rows)
-        self.assertIn(("higgs", "gpu", 20, "override"), self.rows(quota.ListQuota))
-
-    def test_what_exceeds_a_limit(self) -> None:
-        self.engine.limits.set_limit(base.ADMIN, "gpu", 1, "detector")
-        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 3})
-        rows = self.rows(quota.ListQuota, "--over")
-        self.assertEqual([("detector", "gpu", 1, 2, 2, None), (None, "gpu", 3, 0, 9, None)], sorted(rows, key=str))
+        until = "2999-01-01T00:00:00Z"
+        no_fpga = ("fpga", 0, 0, 0, 0, "the project's limit", None, None, None)
+        for kind, words, expected in (
+            (quota.ShowQuota, "elsewhere", [("fpga", 5), ("gpu", 4)]),
+            (quota.ShowQuota, "--total", [("gpu", 8, 9, None)]),
+            (
+                quota.ShowQuota,
+                "--usage higgs",
+                [no_fpga, ("gpu", 19, 5, 1, 0, "all projects (total)", until, 20, None)],
+            ),
+            (
+                quota.ShowQuota,
+                "--usage detector",
+                [no_fpga, ("gpu", 1, 2, 0, 0, "the project's limit", None, None, None)],
+            ),
+            (quota.ListQuota, "--over", [(None, "gpu", 8, 0, 9, None), ("detector", "gpu", 1, 2, 2, None)]),
+            (
+                quota.ListQuota,
+                "--tree higgs",
+                [
+                    (0, "higgs", "physics", "fpga", 0, 0, 0, 0, None, None),
+                    (0, "higgs", "physics", "gpu", 19, 5, 2, 8, None, None),
+                    (1, "detector", "higgs", "fpga", 0, 0, 0, 0, None, None),
+                    (1, "detector", "higgs", "gpu", 1, 2, 0, 2, None, None),
+                ],
+            ),
+            (
+                quota.ListQuota,
+                "--usage --limit 3",
+                [
+                    ("another", "fpga", None, 0, 1, "default"),
+                    ("detector", "gpu", 1, 2, 0, "own"),
+                    ("elsewhere", "gpu", 4, 1, 0, "own"),
+                ],
+            ),
+            (
+                quota.ListQuota,
+                "",
+                [
+                    ("detector", "gpu", 1, "own"),
+                    ("elsewhere", "gpu", 4, "own"),
+                    ("higgs", "gpu", 20, "override"),
+                    ("physics", "gpu", 30, "own"),
+                    ("simulation", "gpu", 5, "own"),
+                ],
+            ),
+        ):
+            self.assertEqual(expected, self.rows(kind, *words.split()), words)
 
     def test_a_dry_run(self) -> None:
         before = hooks.tables(self.sql)
@@ -116,30 +154,21 @@ class TestCommands(OscTestCase):
             self.assertEqual((status, [expected]), (found, [tuple(row.values()) for row in rows]), words)
         self.assertEqual(before, hooks.tables(self.sql))
 
-    def test_a_check(self) -> None:
-        self.assertEqual(([], 0), self.run_command(quota.CheckQuota, "gpu=1", "higgs"))
-        rows, status = self.run_command(quota.CheckQuota, "gpu=99", "higgs")
-        self.assertEqual(1, status)
-        self.assertEqual(("higgs", "gpu", "subtree", 20, 99, 5, 1, 8, None), tuple(rows[0].values()))
-        lines = self.run_as(server.ADMIN, quota.CheckQuota, "gpu=99", "higgs", "-f", "csv")[0].splitlines()
-        self.assertTrue(lines[0].startswith('"Project ID"'), lines)
-
     def test_lists_in_a_body(self) -> None:
         """They were sent as the text of a marker."""
-        for name in ("pool", "n1", "n2"):
-            self.run_command(quota.provider_create, name, *(("--shared",) if name == "pool" else ()))
-        self.run_command(quota.provider_set, "pool", "--serves", "n1", "--serves", "n2")
-        served = lambda: [one.served_by for one in self.engine.capacity.list_providers(base.ADMIN)]  # noqa: E731
-        self.assertEqual(["pool", "pool", None], served())
-        self.run_command(quota.provider_set, "pool", "--stop-serving", "n1", "--stop-serving", "n2")
-        self.assertEqual([None, None, None], served())
+        for words in (("pool", "--shared"), ("n1",), ("n2",)):
+            self.run_command(quota.provider_create, *words)
+        for option, expected in (("--serves", ["pool", "pool", None]), ("--stop-serving", [None] * 3)):
+            self.run_command(quota.provider_set, "pool", option, "n1", option, "n2")
+            served = [one.served_by for one in self.engine.capacity.list_providers(base.ADMIN)]
+            self.assertEqual(expected, served)
 
     def test_totals(self) -> None:
         """If one is not set, the others were removed, and the error said that nothing was changed."""
         self.run_command(quota.SetQuota, "--total", "gpu=50", "--reason", "the pool")
         words = ("--total", "--resource", "gpu", "--resource", "fpga")
-        error = self.assertRaises(exceptions.CommandError, self.run_command, quota.UnsetQuota, *words)
-        self.assertEqual("There is no total limit for fpga. Nothing was changed.", str(error))
+        error = self.refused(quota.UnsetQuota, *words)
+        self.assertEqual("There is no total limit for fpga. Nothing was changed.", error)
         self.assertEqual(["gpu"], [total.resource for total in self.engine.limits.list_total_limits(base.ADMIN)])
         self.run_command(quota.UnsetQuota, *words[:3], "--reason", "it ends")
         self.assertEqual(
@@ -157,12 +186,11 @@ class TestCommands(OscTestCase):
         """It said that nothing was changed."""
         [made] = self.engine.limits.set_overrides(base.ADMIN, {"gpu": 9}, "higgs", UNTIL)
         words = (made.id, "999-0", "--project", "higgs")
-        error = str(self.assertRaises(exceptions.CommandError, self.run_command, quota.override_delete, *words))
+        error = self.refused(quota.override_delete, *words)
         self.assertTrue(error.startswith(f"Done: higgs {made.id}. Not done: "), error)
         self.assertIn("999-0", error)
         self.assertNotIn("Nothing was changed", error)
-        error = str(self.assertRaises(exceptions.CommandError, self.run_command, quota.override_delete, *words))
-        self.assertNotIn("Done", error)
+        self.assertNotIn("Done", self.refused(quota.override_delete, *words))
 
     def test_the_history_as_json(self) -> None:
         """What a budget has was shown as tags, and the action without the operation."""
@@ -192,17 +220,13 @@ class TestCommands(OscTestCase):
             [f"project higgs, resource gpu: {words.format(20)}, requested 13, fits 12"],
             self.table(quota.CheckQuota, "gpu=13", "detector", who="bob@detector:member,reader"),
         )
-        self.assertEqual(["No violation found."], self.on_stderr(quota.CheckQuota, "gpu=1", "higgs"))
-        self.assertEqual([], self.on_stderr(quota.CheckQuota, "gpu=99", "higgs"))
-
-    def on_stderr(self, kind: Any, *arguments: str) -> list[str]:
-        error = io.StringIO()
-        with contextlib.redirect_stderr(error):
-            self.table(kind, *arguments)
-        return error.getvalue().splitlines()
+        rows, status = self.run_command(quota.CheckQuota, "gpu=99", "higgs")
+        self.assertEqual((1, ("higgs", "gpu", "subtree", 20, 99, 5, 1, 8, None)), (status, tuple(rows[0].values())))
+        self.assertEqual([], self.shown(quota.CheckQuota, "gpu=99", "higgs")[1])
 
     def test_an_empty_list(self) -> None:
         for kind, words, expected in (
+            (quota.CheckQuota, ("gpu=1", "higgs"), "No violation found."),
             (quota.override_list, ("--project", "higgs"), "No override found."),
             (quota.pod_list, (), "No pod found."),
             (quota.ListQuota, ("--over",), "No exceeded limit found."),
@@ -210,8 +234,7 @@ class TestCommands(OscTestCase):
             (quota.ListQuota, ("--usage", "--resource", "none"), "No usage found."),
         ):
             self.assertEqual(([], 0), self.run_command(kind, *words))
-            self.assertEqual([], self.table(kind, *words))
-            self.assertEqual([expected], self.on_stderr(kind, *words))
+            self.assertEqual(([], [expected]), self.shown(kind, *words))
 
     def test_what_binds(self) -> None:
         """The limit of the project was None; and an override was not named."""
@@ -248,16 +271,15 @@ class TestCommands(OscTestCase):
             exceptions.CommandError, self.run_as, server.ADMIN, quota.ShowQuota, "higgs", application=cyborg
         )
         self.assertEqual("This Cyborg serves no quota API (HTTP 404).", str(error))
-        error = self.assertRaises(exceptions.CommandError, self.run_command, quota.pod_show, "none")
-        self.assertIn("Pod 'none' was not found", str(error))
+        self.assertIn("Pod 'none' was not found", self.refused(quota.pod_show, "none"))
 
     def test_defaults(self) -> None:
         self.assertEqual([], self.rows(quota.SetQuota, "--default", "gpu=10", "--reason", "opening day"))
         self.assertEqual([("fpga", 0), ("gpu", 10)], self.rows(quota.ShowQuota, "--default", "new"))
         self.run_command(quota.UnsetQuota, "--default", "--resource", "gpu")
         self.assertEqual({"fpga": 0}, self.engine.limits.list_defaults(base.ADMIN))
-        error = self.assertRaises(exceptions.CommandError, self.run_command, quota.SetQuota, "--default", "gpu=1", "p")
-        self.assertIn("cannot be combined with a project", str(error))
+        error = self.refused(quota.SetQuota, "--default", "gpu=1", "p")
+        self.assertIn("cannot be combined with a project", error)
 
     def test_misuse(self) -> None:
         """Neither of two amounts is checked silently. And an option is not abbreviated.
@@ -282,13 +304,6 @@ class TestCommands(OscTestCase):
         for kind in (quota.CheckQuota, quota.SetQuota):
             twice = self.assertRaises(InvalidRequest, self.run_command, kind, "gpu=1", "gpu=2", "higgs")
             self.assertIn("'gpu' is given twice", str(twice))
-
-    def test_a_list_of_several_pages(self) -> None:
-        self.conf.set_override("max_limit", 2, "api")
-        self.application = server.make_application(self.conf, self.engine)
-        all_of_them = ["detector", "elsewhere", "higgs", "physics", "simulation"]
-        for limit, expected in (((), all_of_them), (("--limit", "3"), all_of_them[:3])):
-            self.assertEqual(expected, [row[0] for row in self.rows(quota.ListQuota, *limit)])
 
 
 class TestHistory(OscTestCase):
