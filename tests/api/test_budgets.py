@@ -42,34 +42,33 @@ class BudgetTestCase(test_osc.OscTestCase):
 
 class TestWhoMay(BudgetTestCase):
     def test_a_manager_of_the_parent_needs_a_budget_of_it(self) -> None:
-        body = {"hours": {"gpu": 50}}
-        error = self.call(BUDGETS, PARENT, "PUT", body, 403)["errors"][0]["detail"]
+        """A project does not change its own budget, and who may see a project may see its budget."""
+        hours, changed = {"hours": {"gpu": 50}}, {"hours": {"gpu": -2}}
+        error = self.call(BUDGETS, PARENT, "PUT", hours, 403)["errors"][0]["detail"]
         self.assertIn("a budget of the parent project", error)
         self.hours.set_budget(base.ADMIN, {"gpu": 10}, "higgs")
-        [made] = self.call(BUDGETS, PARENT, "PUT", body)["budgets"]
-        self.assertEqual((50, "refuse", "month", 0), tuple(made[n] for n in ("hours", "enforce", "every", "carry")))
-        self.call(BUDGETS, PARENT, "PUT", {"hours": {"fpga": 50}}, 403)
-        self.call(f"{BUDGETS}/adjust", PARENT, "POST", {"hours": {"gpu": -2}})
-        self.call(BUDGETS, PARENT, "DELETE", status=204)
-        self.call(BUDGETS, PARENT, "DELETE", status=404)
-
-    def test_a_project_does_not_change_its_own(self) -> None:
-        self.hours.set_budget(base.ADMIN, {"gpu": 10}, "higgs")
-        self.hours.set_budget(base.ADMIN, {"gpu": 10}, "detector")
-        for who, status in ((MANAGER, 403), (READER, 403), (STRANGER, 404)):
-            self.call(BUDGETS, who, "PUT", {"hours": {"gpu": 99}}, status)
-            self.call(f"{BUDGETS}/adjust", who, "POST", {"hours": {"gpu": -9}}, status)
-            self.call(BUDGETS, who, "DELETE", status=status)
-        self.assertEqual([10], [one.budget.amount for one in self.hours.show_budget(base.ADMIN, "detector")])
-
-    def test_who_may_see_it(self) -> None:
-        self.hours.set_budget(base.ADMIN, {"gpu": 10}, "higgs")
         self.hours.set_budget(base.ADMIN, {"gpu": 20}, "detector", reason="a grant")
+        for who, status in ((MANAGER, 403), (READER, 403), (STRANGER, 404)):
+            self.call(BUDGETS, who, "PUT", hours, status)
+            self.call(f"{BUDGETS}/adjust", who, "POST", changed, status)
+            self.call(BUDGETS, who, "DELETE", status=status)
+        for who, path, status in (
+            (STRANGER, BUDGETS, 404),
+            (READER, "/v2/quotas/higgs/budgets", 404),
+            (PARENT, "/v2/quota_budgets", 403),
+        ):
+            self.call(path, who, status=status)
         for who in (READER, PARENT, server.ADMIN):
             self.assertEqual([20], [one["hours"] for one in self.call(BUDGETS, who)["budgets"]])
-        self.call(BUDGETS, STRANGER, status=404)
-        self.call("/v2/quotas/higgs/budgets", READER, status=404)
-        self.call("/v2/quota_budgets", PARENT, status=403)
+        [made] = self.call(BUDGETS, PARENT, "PUT", hours)["budgets"]
+        self.assertEqual((50, "refuse", "month", 0), tuple(made[n] for n in ("hours", "enforce", "every", "carry")))
+        self.call(BUDGETS, PARENT, "PUT", {"hours": {"fpga": 50}}, 403)
+        self.call(f"{BUDGETS}/adjust", PARENT, "POST", changed)
+        for status in (204, 404):
+            self.call(BUDGETS, PARENT, "DELETE", status=status)
+
+    def test_the_history(self) -> None:
+        self.hours.set_budget(base.ADMIN, {"gpu": 20}, "detector", reason="a grant")
         answer = self.call("/v2/quotas/detector/history", READER)
         self.assert_agrees("History", answer)
         change = answer["history"][0]

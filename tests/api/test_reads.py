@@ -129,20 +129,6 @@ class TestOtherLimits(ApplicationTestCase):
         self.assertEqual((20, 5, 0, bound), tuple(detail[name] for name in ("limit", "in_use", "fits", "bound_by")))
 
 
-class TestWithoutLimits(ApplicationTestCase):
-    """A tree of which nothing is limited or used yet."""
-
-    def make_cloud(self) -> None:
-        for project_id, parent_id in server.TREE.items():
-            self.engine.limits.add_project(base.ADMIN, project_id, parent_id)
-
-    def test_the_tree(self) -> None:
-        nodes = self.whole("/v2/quotas/physics/tree?limit=1", "tree")
-        self.assertEqual(nodes, self.call("/v2/quotas/physics/tree")["tree"])
-        self.assertEqual(["physics", "higgs", "detector", "simulation"], [node["project_id"] for node in nodes])
-        self.assertEqual({"fpga", "gpu"}, nodes[0]["quota"].keys())
-
-
 class TestUnusualNames(ApplicationTestCase):
     NAMES = ("a?b", "x%2Fy", "a b#c", "r\u00e4ck", "\u65e5", "\u00e4" * 100, "z" * 255)
 

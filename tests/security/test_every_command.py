@@ -13,7 +13,6 @@ from tests import fixtures, hooks
 from tests.cli import base
 
 VICTIM, OTHER = "victim", "other"
-UNKNOWN = "5b5d71cd-2f3a-44ee-9d33-64a6a5f2a9cc"
 
 # The arguments with which each command acts on the other project only. {uuid}: a reservation of that project.
 OF_ONE: dict[str, tuple[str, ...]] = {
@@ -105,16 +104,3 @@ class EveryCommandTest(base.CliTestCase):
                 self.assertNotIn(VICTIM, ended.out)
                 self.assertNotIn(self.uuids[VICTIM], ended.out)
                 self.assertEqual(self.before, self.rows_of(VICTIM), command)
-
-    def test_what_is_named_with_the_wrong_project_is_unknown(self) -> None:
-        for command in ("commit", "rollback", "release", "extend"):
-            for project, option, known, unknown in (
-                (OTHER, "", self.uuids[VICTIM], UNKNOWN),
-                ("nobody", "--consumer=", "c", "n"),
-                ("nobody", "--group=", "g", "n"),
-            ):
-                ended = [self.call(command, "--project", project, option + name) for name in (known, unknown)]
-                self.assertEqual(ended[1].status, ended[0].status)
-                told = [one.err.replace(repr(name), "X") for one, name in zip(ended, (known, unknown), strict=True)]
-                self.assertEqual(*(one.replace(self.uuids[VICTIM], "X").replace(UNKNOWN, "X") for one in told))
-        self.assertEqual(self.before, self.rows_of(VICTIM))
