@@ -55,14 +55,15 @@ class TestServers(SecretsTestCase):
         trace = pathlib.Path(self.directory, "trace.csv")
         trace.write_text("time,event,consumer,project,resource,amount\n0,reserve,c,p,gpu,1\n1,commit,c,p,gpu,1\n")
         chart = pathlib.Path(self.directory, "chart.png")
-        self.assertEqual(
-            0, self.assert_hidden("--debug", "replay", str(trace), "--chart", str(chart), "-f", "json").status
-        )
-        self.assertEqual(0, self.assert_hidden("--debug", "reserve", "--project", "p", "gpu=1").status)
-        self.assertEqual(1, self.assert_hidden("--debug", "reserve", "--project", "p", "gpu=1").status)
-        for form in ("json", "table"):
-            for command in (("list", "--usage"), ("reservation", "list"), ("db", "version"), ("audit",)):
-                self.assertEqual(0, self.assert_hidden("--debug", *command, "-f", form).status)
+        reserve = ("reserve", "--project", "p", "gpu=1")
+        reads = (("list", "--usage"), ("reservation", "list"), ("db", "version"), ("audit",))
+        for status, argv in (
+            (0, ("replay", str(trace), "--chart", str(chart), "-f", "json")),
+            (0, reserve),
+            (1, reserve),
+            *((0, (*command, "-f", form)) for form in ("json", "table") for command in reads),
+        ):
+            self.assertEqual(status, self.assert_hidden("--debug", *argv).status, argv)
         self.assertEqual(0, self.assert_hidden_by_the_expirer("--debug"))
         self.assertEqual([], pieces_in(repr(hooks.tables(sa.create_engine(self.url, poolclass=sa.NullPool)))))
         picture = chart.read_bytes()

@@ -282,21 +282,6 @@ class TestMonths(MonthsTestCase):
         if self.backend != "sqlite":
             self.assertEqual(2, usual)
 
-    def test_a_removed_project_is_added_again_by_a_process_that_knows_it(self) -> None:
-        """Its row stays, because it is metered; the limits and the path that were read before do not apply any more."""
-        other, context = self.make_limited(), base.Context("p1")
-        self.meters.begin(claim := MeteredClaim("p1", "gpu", "", 2), self.clock.second)
-        self.set("p1", 2)
-        other.reserve(context, {"gpu": 2}, consumer="first")
-        self.clock.second += 9
-        other.release(context, consumer="first")
-        self.meters.end(claim, self.clock.second)
-        self.admin.remove_project(ADMIN, "p1")
-        other.reserve(context, {"gpu": 5}, consumer="second")
-        self.meters.begin(MeteredClaim("p1", "gpu", "", 5), self.clock.second)
-        self.assertEqual([("p1", None)], self.admin.list_projects(ADMIN))
-        self.assert_metered()
-
     def test_an_end_is_not_before_its_begin(self) -> None:
         """The clock of another node is behind: neither a rollback nor a resize uses less than nothing."""
         calls: dict[str, Callable[[], object]] = {
