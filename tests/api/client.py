@@ -9,6 +9,7 @@ import io
 import os
 import types
 from typing import Any
+from unittest import mock
 
 from keystoneauth1 import session, token_endpoint
 from openstack import exceptions as sdk
@@ -32,11 +33,10 @@ def run(
     Returns the output and the exit status. ``unknown``: what Keystone answers to a search for a project.
     """
 
-    def find_project(*_arguments: Any, **_options: Any) -> Any:
-        raise unknown or sdk.ForbiddenException()
-
     own = types.SimpleNamespace(json=lambda: {"projects": []})
-    identity = types.SimpleNamespace(find_project=find_project, get=lambda _path: own)
+    identity = types.SimpleNamespace(
+        find_project=mock.Mock(side_effect=unknown or sdk.ForbiddenException()), get=lambda _path: own
+    )
     out = io.StringIO()
     with server.served(application) as url:
         manager = types.SimpleNamespace(

@@ -134,26 +134,29 @@ class TestReport(BudgetTestCase):
         super().setUp()
         self.spend(7)
 
-    def projects(self, who: str, query: str = "", status: int = 200) -> Any:
-        answer = self.call(f"{self.PATH}{query}", who, status=status)
-        return answer if status >= 400 else [one["project_id"] for one in answer["usage"]]
+    def projects(self, who: str, query: str = "") -> list[str]:
+        return [one["project_id"] for one in self.call(f"{self.PATH}{query}", who)["usage"]]
 
     def test_who_sees_what(self) -> None:
+        """A marker of another project reveals nothing: it is a position among the rows that the user may see."""
         everything = ["detector", "higgs", "physics"]
         self.assertEqual(everything, [one for one in self.projects(server.ADMIN) if one in everything])
-        self.assertEqual(["detector"], self.projects(READER))
-        self.assertEqual(["detector"], self.projects(PARENT, "&project_id=detector"))
-        self.assertEqual(["higgs", "detector"], self.projects(PARENT, "&tree=true"))
-        self.projects("rita@higgs:reader", "&tree=true", 403)
-        for project_id in ("higgs", "nowhere"):
-            self.projects(READER, f"&project_id={project_id}", 404)
-
-    def test_a_marker_of_another_project_reveals_nothing(self) -> None:
-        """It is a position among the rows that the user may see, or no row of the tree."""
-        self.assertEqual(["detector"], self.projects(READER, "&marker=biology/gpu/2020-01"))
-        self.assertEqual([], self.projects(READER, "&marker=physics/gpu/2020-01"))
+        for who, query, expected in (
+            (READER, "", ["detector"]),
+            (READER, "&marker=biology/gpu/2020-01", ["detector"]),
+            (READER, "&marker=physics/gpu/2020-01", []),
+            (PARENT, "&project_id=detector", ["detector"]),
+            (PARENT, "&tree=true", ["higgs", "detector"]),
+        ):
+            self.assertEqual(expected, self.projects(who, query), query)
+        for who, query, status in (
+            ("rita@higgs:reader", "&tree=true", 403),
+            (READER, "&project_id=higgs", 404),
+            (READER, "&project_id=nowhere", 404),
+        ):
+            self.call(f"{self.PATH}{query}", who, status=status)
         for project_id in ("biology", "physics", "nowhere"):
-            answer = self.projects(PARENT, f"&tree=true&marker={project_id}/gpu/2020-01", 400)
+            answer = self.call(f"{self.PATH}&tree=true&marker={project_id}/gpu/2020-01", PARENT, status=400)
             self.assertIn("the list has no such row", answer["errors"][0]["detail"])
 
     def test_bad_input(self) -> None:

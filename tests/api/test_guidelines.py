@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import threading
 import urllib.parse
 from concurrent import futures
 from typing import Any
-from unittest import mock
 
 import testscenarios
 import webob
 
 from cyborg_quota.api.operations import OPERATIONS
-from tests import base, held_clock
+from cyborg_quota.limits.api import Limits
+from tests import base, held_clock, hooks
 from tests.api import server
 from tests.api.test_application import MANAGER, READER, ApplicationTestCase
 
@@ -93,14 +94,8 @@ class TestIfMatch(ApplicationTestCase):
 
     def test_the_answer_has_the_generation_that_it_has_made(self) -> None:
         """Not that of another admin's change meanwhile, which the caller has not seen."""
-        set_limits = type(self.engine.limits).set_limits
-
-        def overtaken(*arguments: Any, **options: Any) -> Any:
-            answer = set_limits(*arguments, **options)
-            set_limits(self.engine.limits, base.ADMIN, {"gpu": 12}, "higgs")
-            return answer
-
-        with mock.patch.object(type(self.engine.limits), "set_limits", overtaken):
+        change = functools.partial(self.engine.limits.set_limits, base.ADMIN, {"gpu": 12}, "higgs")
+        with hooks.Meanwhile(Limits, "set_limits", change, after=True):
             answer = self.put(11)
         self.assertEqual(412, self.put(13, answer.headers["ETag"]).status_int)
         self.assertEqual(12, self.ask(QUOTA).json["quota"]["gpu"])

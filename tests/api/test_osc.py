@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import fixtures as fx
+import webob
 import yaml
 from openstack import exceptions as sdk
 from osc_lib import exceptions
@@ -263,10 +264,7 @@ class TestCommands(OscTestCase):
         self.assertIn("| gpu | not set | 0 | 0 | 0 | no limit is set |", shown("unknown"))
 
     def test_a_cyborg_without_the_api(self) -> None:
-        def cyborg(_environ: Any, start_response: Any) -> list[bytes]:
-            start_response("404 Not Found", [("Content-Type", "application/json")])
-            return [b'{"error_message": "{\\"faultstring\\": null}"}']
-
+        cyborg = webob.Response(status=404, json={"error_message": '{"faultstring": null}'})
         error = self.assertRaises(
             exceptions.CommandError, self.run_as, server.ADMIN, quota.ShowQuota, "higgs", application=cyborg
         )
@@ -305,9 +303,16 @@ class TestCommands(OscTestCase):
             twice = self.assertRaises(InvalidRequest, self.run_command, kind, "gpu=1", "gpu=2", "higgs")
             self.assertIn("'gpu' is given twice", str(twice))
 
+    def test_a_project_or_an_override_that_is_a_path(self) -> None:
+        """Otherwise, this removes the limits of the project elsewhere."""
+        words = ("../../elsewhere", "--project", "higgs")
+        self.assertIn("HTTP 404", self.refused(quota.override_delete, *words))
+        for name in ("x/../elsewhere", "..", "elsewhere?reason=x", "elsewhere#x"):
+            with contextlib.suppress(exceptions.CommandError):
+                self.run_command(quota.DeleteQuota, name)
+            self.assertEqual({"fpga": 0, "gpu": 4}, self.call("/v2/quotas/elsewhere")["quota"], name)
 
-class TestHistory(OscTestCase):
-    def test_the_table_is_not_wide(self) -> None:
+    def test_the_history_is_not_wide(self) -> None:
         """At most 8 columns, and none that is empty in each row."""
         self.make_pod()
         self.engine.limits.set_overrides(base.ADMIN, {"gpu": -1}, "elsewhere", UNTIL)
@@ -443,15 +448,3 @@ def _value(value: Any) -> Any:
         uses = {key: f"{one['in_use']}/{one['capacity']}" for key, one in value.items() if isinstance(one, Mapping)}
         return arguments.tags_text(uses or value)
     return value.replace(".000000Z", "Z") if isinstance(value, str) else value
-
-
-class TestNamesInPaths(OscTestCase):
-    def test_a_project_or_an_override_that_is_a_path(self) -> None:
-        """Otherwise, this removes the limits of the project elsewhere."""
-        words = ("../../elsewhere", "--project", "higgs")
-        error = self.assertRaises(exceptions.CommandError, self.run_command, quota.override_delete, *words)
-        self.assertIn("HTTP 404", str(error))
-        for name in ("x/../elsewhere", "..", "elsewhere?reason=x", "elsewhere#x"):
-            with contextlib.suppress(exceptions.CommandError):
-                self.run_command(quota.DeleteQuota, name)
-            self.assertEqual({"fpga": 0, "gpu": 4}, self.call("/v2/quotas/elsewhere")["quota"], name)

@@ -436,14 +436,6 @@ class TestAdmin(EveryCallTestCase):
     def test_a_string_that_equals_every_other(self) -> None:
         """The project is determined by the characters of its name, and not by the methods of a str subclass."""
 
-        class Agreeable(str):
-            __slots__ = ()
-            __hash__ = str.__hash__
-
-            def __eq__(self, _other: object) -> bool:
-                return True
-
-            def __ne__(self, _other: object) -> bool:
-                return False
-
-        self.assertRaises(exceptions.NotAuthorized, self.engine.get_usages, base.Context(STRANGER), Agreeable(VICTIM))
+        methods = {"__eq__": lambda *_: True, "__ne__": lambda *_: False, "__hash__": str.__hash__}
+        agreeable = type("Agreeable", (str,), methods)(VICTIM)
+        self.assertRaises(exceptions.NotAuthorized, self.engine.get_usages, base.Context(STRANGER), agreeable)

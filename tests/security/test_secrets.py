@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import logging
-import socket
-import threading
 import urllib.parse
 
 import fixtures as fx
 import testscenarios
+import webob
+import webob.dec
 from oslo_config import cfg
 
 from cyborg_quota.conf import loading
+from tests.api import server
 from tests.security import test_every_command
 from tests.security.secrets import BARE, PASSWORD, QUICK, QUOTED, WORDS, SecretsTestCase, pieces_in
 from tests.servers.machine import free_port
@@ -211,25 +212,15 @@ class TestKeystone(SecretsTestCase):
 
         (It answers 401 to the version discovery too, which once made keystoneauth1 wait for itself for ever.)
         """
-        with socket.socket() as server:
-            server.bind(("127.0.0.1", 0))
-            server.listen()
-            self.keystone(auth_url=f"http://127.0.0.1:{server.getsockname()[1]}/v3")
-            threading.Thread(target=_echo, args=(server,), daemon=True).start()
+        with server.served(echo) as url:
+            self.keystone(auth_url=f"{url}/v3")
             self.assertEqual(1, self.assert_hidden("--debug", "reserve", "--project", "p", "gpu=1").status)
 
 
-def _echo(server: socket.socket) -> None:
+@webob.dec.wsgify
+def echo(request: webob.Request) -> webob.Response:
     """Answer every request with 401 and a copy of the request."""
-    while True:
-        try:
-            connection, _ = server.accept()
-        except OSError:  # the test has ended
-            return
-        request = connection.recv(65536)
-        head = b"HTTP/1.1 401 Unauthorized\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % len(request)
-        connection.sendall(head + request)
-        connection.close()
+    return webob.Response(status=401, text=request.as_bytes().decode())
 
 
 class TestNotifications(SecretsTestCase):

@@ -71,12 +71,14 @@ class TestTrove(LimitsTestCase):
     def walk(self) -> dict[str, str]:
         """Reserve a cluster of 4 nodes with 1 TB and 1 GB each. Returns the UUIDs of reservations by name."""
         uuids = {"cluster": self.reserve_resource(CLUSTER, "john", 1, "cluster")}
-        for node in NODES:
-            uuids[f"instance-{node}"] = self.reserve_resource(INSTANCE, "john", 1, f"cluster/instance-{node}")
-        for node in NODES:
-            uuids[f"cinder-{node}"] = self.reserve_resource(STORAGE, "john", 1024, f"cluster/instance-{node}/cinder")
-        for node in NODES:
-            self.reserve_resource(MEMORY, "john", 1, f"cluster/instance-{node}")
+        for name, resource, size, below in (
+            ("instance", INSTANCE, 1, ""),
+            ("cinder", STORAGE, 1024, "/cinder"),
+            ("memory", MEMORY, 1, ""),
+        ):
+            for node in NODES:
+                group = f"cluster/instance-{node}{below}"
+                uuids[f"{name}-{node}"] = self.reserve_resource(resource, "john", size, group)
         return uuids
 
     def test_call_for_call(self) -> None:

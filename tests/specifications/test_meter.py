@@ -79,7 +79,7 @@ class TestHistories(MeterTestCase):
             self.engine.pods.add(ADMIN, pod)
             self.add_provider(provider, pod=pod, gpu=10**9, fpga=10**9)
         calls: list[Callable[[], object]] = [
-            self.reserve, self.reserve, self.reserve, self.commit, self.roll_back, self.release, self.expire,
+            self.reserve, self.reserve, self.reserve, self.settle, self.settle, self.settle, self.expire,
             self.resize, self.resize, self.transfer, self.transfer, self.move, self.move, self.remove, self.add,
             self.purge, self.switch_total, self.set_minimum,
         ]  # fmt: skip
@@ -129,20 +129,14 @@ class TestHistories(MeterTestCase):
             self.meters.begin(claim, self.clock.second)
         self.consumers.append(Consumer(name, uuids, claims, self.clock.second + life))
 
-    def commit(self) -> None:
-        if one := self.any_consumer(is_in_flight=True):
-            self.engine_of_step.commit(base.Context(one.project), one.uuids)
-            one.expires = None
-
-    def roll_back(self) -> None:
-        if one := self.any_consumer(is_in_flight=True):
-            self.engine_of_step.rollback(base.Context(one.project), one.uuids)
-            self.end([one])
-
-    def release(self) -> None:
-        if one := self.any_consumer():
-            self.engine_of_step.release(base.Context(one.project), consumer=one.name)
-            self.end([one])
+    def settle(self) -> None:
+        call = self.rng.choice(("commit", "rollback", "release"))
+        if one := self.any_consumer(is_in_flight=None if call == "release" else True):
+            getattr(self.engine_of_step, call)(base.Context(one.project), consumer=one.name)
+            if call == "commit":
+                one.expires = None
+            else:
+                self.end([one])
 
     def expire(self) -> None:
         overdue = [one for one in self.consumers if one.expires is not None and one.expires <= self.clock.second]

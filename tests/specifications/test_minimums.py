@@ -15,8 +15,6 @@ import random
 from typing import Any
 from unittest import mock
 
-import fixtures as fx
-
 from cyborg_quota import exceptions
 from cyborg_quota.limits import minimum_rules
 from cyborg_quota.limits.document import read
@@ -24,7 +22,7 @@ from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.config import ConfigLimitDriver, NoopLimitDriver
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, UNLIMITED
-from tests import base, fixtures
+from tests import base, fixtures, hooks
 from tests.base import ADMIN
 from tests.functional import test_limits
 from tests.race.test_races import reserve_and_settle, reserve_until_refused
@@ -432,15 +430,9 @@ class TestImports(ImportTestCase):
 
     def test_what_others_take_meanwhile_is_reported(self) -> None:
         """They reserve after the limits were set, and before the minimum is."""
-        set_minimums = self.admin.set_minimums
-
-        def late(*arguments: Any, **options: Any) -> Any:
-            self.hold("b", 6)
-            return set_minimums(*arguments, **options)
-
-        self.useFixture(fx.MockPatchObject(self.admin, "set_minimums", late))
         document = self.cohort({"minimums": {"gpu": 10}}, limits={"gpu": 21})
-        error = self.assertRaises(exceptions.LimitRefused, self.admin.import_limits, ADMIN, document)
+        with hooks.Meanwhile(self.admin, "set_minimums", functools.partial(self.hold, "b", 6)):
+            error = self.assertRaises(exceptions.LimitRefused, self.admin.import_limits, ADMIN, document)
         self.assertIn("cohort can keep 9 more gpu: limit 21, used 12", error.problems[0])
         self.assertIn("The limits and 0 minimums of the document are set; import it again for the others.", str(error))
 

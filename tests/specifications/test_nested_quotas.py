@@ -267,17 +267,15 @@ class TestImportFromKeystone(test_project_names.ProjectNamesTestCase):
         parents |= groups
         names = itertools.cycle(groups)
         parents |= {uuid.uuid4().hex: next(names) for _ in range(3400 - len(parents))}
-        with contextlib.closing(sqlite3.connect(self.keystone.workdir / "keystone.sqlite", timeout=60)) as database:
-            columns = "id, name, extra, enabled, is_domain, domain_id, parent_id"
-            rows = [(name, name, "{}", True, False, self.dom, above) for name, above in parents.items()]
-            database.executemany(f"INSERT INTO project ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-            database.commit()
-        self.addCleanup(self.remove_projects)
+        columns = "id, name, extra, enabled, is_domain, domain_id, parent_id"
+        rows = [(name, name, "{}", True, False, self.dom, above) for name, above in parents.items()]
+        self.change_keystone(f"INSERT INTO project ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        self.addCleanup(self.change_keystone, "DELETE FROM project WHERE domain_id = ?", [(self.dom,)])
         return parents
 
-    def remove_projects(self) -> None:
+    def change_keystone(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
         with contextlib.closing(sqlite3.connect(self.keystone.workdir / "keystone.sqlite", timeout=60)) as database:
-            database.execute("DELETE FROM project WHERE domain_id = ?", [self.dom])
+            database.executemany(statement, rows)
             database.commit()
 
     def changes(self, *argv: str) -> dict[str, tuple[str, str | None, str | None]]:

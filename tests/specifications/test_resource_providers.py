@@ -82,10 +82,9 @@ class TestSeveralProviders(ProviderTestCase):
 
     def test_one_claim(self) -> None:
         first = self.claim("server", BOTH)
-        self.assertEqual(BOTH, self.places("server"))
-        self.assertEqual({("node-1", "VCPU"): 4, ("pool-1", "DISK_GB"): 100}, self.used())
-        self.assertEqual(first, self.claim("server", BOTH), "a repeat")
-        self.assertEqual(first, self.claim("server", ANY))
+        held = {("node-1", "VCPU"): 4, ("pool-1", "DISK_GB"): 100}
+        self.assertEqual((BOTH, held), (self.places("server"), self.used()))
+        self.assertEqual([first, first], [self.claim("server", provider) for provider in (BOTH, ANY)], "repeats")
         for provider in ({"VCPU": "node-2", "DISK_GB": "pool-1"}, "node-1"):
             self.assertRaises(exceptions.ReservationConflict, self.claim, "server", provider)
         self.quotas.commit(self.context, first)
