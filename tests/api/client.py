@@ -32,7 +32,6 @@ def run(
 
     Returns the output and the exit status. ``unknown``: what Keystone answers to a search for a project.
     """
-
     own = types.SimpleNamespace(json=lambda: {"projects": []})
     identity = types.SimpleNamespace(
         find_project=mock.Mock(side_effect=unknown or sdk.ForbiddenException()), get=lambda _path: own

@@ -102,11 +102,16 @@ class ApiTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.conf = settings(self.url, **self.options)
-        self.engine = cyborg_quota.make_engine(self.conf)
-        self.addCleanup(self.engine.close)
+        self.engine = self.deploy_engine()
         self.quotas = fixtures.Checked(self.engine, self.url)  # type: ignore[assignment]
         self.application = make_application(self.conf, self.engine)
         self.make_cloud()
+
+    def deploy_engine(self) -> QuotaEngine:
+        """Make an engine of the configuration."""
+        engine = cyborg_quota.make_engine(self.conf)
+        self.addCleanup(engine.close)
+        return engine
 
     def make_cloud(self) -> None:
         admin = self.engine.limits

@@ -18,7 +18,6 @@ import fixtures as fx
 import webob
 from keystonemiddleware import auth_token
 
-import cyborg_quota
 from cyborg_quota import Inventory, exceptions, policy
 from cyborg_quota.api import deploy, requests
 from cyborg_quota.cyborg import ledger_guard
@@ -46,7 +45,7 @@ class ApplicationTestCase(server.ApiTestCase):
         """Make the application again, with an engine of its own. ``options``: group__name=value."""
         for name, value in options.items():
             self.conf.set_override(name.partition("__")[2], value, name.partition("__")[0])
-        self.application = server.make_application(self.conf, deploy_engine(self))
+        self.application = server.make_application(self.conf, self.deploy_engine())
 
     def error(self, response: webob.Response) -> dict[str, Any]:
         self.assertEqual("application/json", response.content_type)
@@ -75,7 +74,7 @@ class TestErrors(ApplicationTestCase):
         """In Cyborg's API: the first call that finds the server dead opens it, and the next calls do not wait."""
         self.conf.set_override("retry_seconds", 0.2, "quota")
         self.conf.set_override("connection", "mysql+pymysql://nobody@127.0.0.1:1/quota", "database")
-        engine = deploy_engine(self)
+        engine = self.deploy_engine()
         tracker = BindTracker(engine, bind_expire_seconds=60)
         bare = deploy.make_bare_application(self.conf, engine, call_ledger=tracker.guard.call_in_slot)
         self.application = deploy.wrap(server.NamedTokens(bare), self.conf)
@@ -171,12 +170,6 @@ class TestErrors(ApplicationTestCase):
         self.assertEqual(200, self.ask("/v2/quotas/higgs", method="PUT", environ=good).status_int)
         error = self.error(self.ask("/v2/quotas/higgs", method="PUT", body=b"quota=1", content_type="text/plain"))
         self.assertEqual((415, "cyborg_quota.unsupported_media_type"), (error["status"], error["code"]))
-
-
-def deploy_engine(test: ApplicationTestCase) -> QuotaEngine:
-    engine = cyborg_quota.make_engine(test.conf)
-    test.addCleanup(engine.close)
-    return engine
 
 
 class TestIdentity(ApplicationTestCase):

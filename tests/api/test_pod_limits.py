@@ -48,7 +48,7 @@ class TestPodLimits(test_application.ApplicationTestCase):
         path.write_text(yaml.safe_dump({policy.SEE_PODS: rule}))
         self.conf.set_override("policy_file", str(path), "oslo_policy")
         # The engine evaluates the rules of limits itself, and has loaded the former file.
-        self.application = server.make_application(self.conf, test_application.deploy_engine(self))
+        self.application = server.make_application(self.conf, self.deploy_engine())
 
     def test_what_is_held_in_the_pod_counts(self) -> None:
         self.quotas.commit(base.Context("higgs"), self.claim(2))
@@ -108,7 +108,7 @@ class TestPodLimits(test_application.ApplicationTestCase):
             [found] = self.call("/v2/quotas/detector/check", MANAGER, "POST", check)["violations"]
             self.assertEqual(expected, tuple(found[x] for x in ("project_id", "pod", "in_use", "subtree")))
         self.call(f"{HIGGS}?pod=north", READER, status=404)
-        history = test_application.deploy_engine(self).limits.history
+        history = self.deploy_engine().limits.history
         for role, pod in (("manager", "north"), ("reader", "")):
             context = oslo_context.RequestContext(user_id="max", project_id="higgs", roles=[role])
             [entry, *_] = history(context, limit=1)

@@ -9,7 +9,7 @@ import urllib.parse
 from cyborg_quota.limits.sources.config import NoopLimitDriver
 from tests import base
 from tests.api import server
-from tests.api.test_application import MANAGER, READER, ApplicationTestCase, deploy_engine
+from tests.api.test_application import MANAGER, READER, ApplicationTestCase
 
 
 class TestLimitsOfTheConfiguration(ApplicationTestCase):
@@ -117,7 +117,7 @@ class TestOtherLimits(ApplicationTestCase):
                 limits = {"fpga": expected, "gpu": expected}
                 self.assertEqual(limits, self.call(f"/v2/quotas/{project_id}")["quota"], (options, project_id))
                 self.assertEqual(limits, self.call(f"/v2/quotas/{project_id}/defaults")["quota"], (options, project_id))
-                records = deploy_engine(self).limits.list_limits(base.ADMIN, project_id)
+                records = self.deploy_engine().limits.list_limits(base.ADMIN, project_id)
                 applying = {} if expected in (None, -1) else limits
                 self.assertEqual(applying, {one.resource: one.limit for one in records}, (options, project_id))
 

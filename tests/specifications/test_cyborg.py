@@ -59,7 +59,7 @@ class TestAlice(SurfacesTestCase):
         shown = ("list", "--usage", "--resource", "gpu")
         for driver in ("noop", "config", "database"):
             self.conf.set_override("driver", driver, "limits")
-            self.application = server.make_application(self.conf, test_application.deploy_engine(self))
+            self.application = server.make_application(self.conf, self.deploy_engine())
             rows, _ = self.run_command(quota.ListQuota, *shown[1:])
             of_client = [(row["Project ID"], row["In Use"], row["Reserved"]) for row in rows]
             ended = self.on_host(*shown, "-f", "json", LIMITS__DRIVER=driver, LIMITS__LIMITS="gpu:7")

@@ -54,7 +54,6 @@ class Consumer:
     """What a consumer holds, one claim a resource. ``expires``: a second; None: it is committed."""
 
     name: str
-    uuids: list[str]
     claims: list[MeteredClaim]
     expires: int | None
 
@@ -121,13 +120,13 @@ class TestHistories(MeterTestCase):
         provider = self.rng.choice([None, None, *PODS])
         deltas = {one: self.rng.randint(1, 9) for one in self.rng.choice((["gpu"], ["gpu"], ["gpu", "fpga"]))}
         life = self.rng.choice((60, HOUR, 40 * DAY))
-        uuids = self.engine_of_step.reserve(base.Context(project), deltas, life, consumer=name, provider=provider)
+        self.engine_of_step.reserve(base.Context(project), deltas, life, consumer=name, provider=provider)
         self.meters.parents.setdefault(project, None)
         pod = PODS.get(provider or "", "")
         claims = [MeteredClaim(project, resource, pod, amount) for resource, amount in deltas.items()]
         for claim in claims:
             self.meters.begin(claim, self.clock.second)
-        self.consumers.append(Consumer(name, uuids, claims, self.clock.second + life))
+        self.consumers.append(Consumer(name, claims, self.clock.second + life))
 
     def settle(self) -> None:
         call = self.rng.choice(("commit", "rollback", "release"))

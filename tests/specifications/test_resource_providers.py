@@ -58,6 +58,20 @@ class ProviderTestCase(base.LedgerTestCase):
     def refused(self, deltas: Mapping[str, int] = SERVER, provider: Any = ANY, **more: Any) -> exceptions.OverCapacity:
         return self.assertRaises(exceptions.OverCapacity, self.claim, None, provider, deltas, **more)
 
+    def assert_exact(self, bundle: Mapping[str, int]) -> int:
+        """H1 for bundles: that many are granted in one call, and one more is refused. Returns their number."""
+        number = self.how_many(bundle)
+        claims = [Claim(f"b{one}", bundle, provider=ANY) for one in range(number + 1)]
+        self.assertRaises(exceptions.OverCapacity, self.engine.reserve_many, self.context, claims)
+        if number:
+            uuids = self.engine.reserve_many(self.context, claims[:number])
+            self.assertEqual(0, self.how_many(bundle))
+            self.engine.release(self.context, uuids)
+        return number
+
+    def how_many(self, bundle: Mapping[str, int] = SERVER) -> int:
+        return self.engine.how_many(ADMIN, bundle, "p1", provider=ANY).number
+
 
 class TestDocument(ProviderTestCase):
     scenarios = fixtures.ON_SQLITE
@@ -167,22 +181,6 @@ class TestAssociation(ProviderTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.capacity.set_served(ADMIN, "pool-1", add=["node-1", "node-2"])
-
-    def how_many(self, bundle: Mapping[str, int] = SERVER) -> int:
-        return self.engine.how_many(ADMIN, bundle, "p1", provider=ANY).number
-
-    def assert_exact(self, bundle: Mapping[str, int]) -> int:
-        """H1 for bundles: that many are granted in one call, and one more is refused. Returns their number."""
-        number = self.how_many(bundle)
-        for count in (number + 1, number):
-            claims = [Claim(f"b{one}", bundle, provider=ANY) for one in range(count)]
-            if count > number:
-                self.assertRaises(exceptions.OverCapacity, self.quotas.reserve_many, self.context, claims)
-            elif claims:
-                uuids = self.quotas.reserve_many(self.context, claims)
-                self.assertEqual(0, self.how_many(bundle))
-                self.quotas.release(self.context, uuids)
-        return number
 
     def test_any_takes_from_the_pool_what_the_node_lacks(self) -> None:
         uuids = self.claim("server", ANY)
@@ -344,16 +342,11 @@ class TestRandomPools(ProviderTestCase):
                     self.capacity.remove_inventory(ADMIN, name, resource)
                 else:
                     self.capacity.set_inventories(ADMIN, name, {resource: Inventory(total)})
-            bundle = {"VCPU": 1, "DISK_GB": 1}
-            most = self.engine.how_many(ADMIN, bundle, "p1", provider=ANY).number
             lacking = [
                 count or 0 for name, count in (("node-1", first), ("node-2", second)) if own is None or name == "node-2"
             ]
-            self.assertEqual(min(own or 0, first or 0) + min(sum(lacking), shared), most)
-            claims = [Claim(f"c{one}", bundle, provider=ANY) for one in range(most + 1)]
-            self.assertRaises(exceptions.OverCapacity, self.engine.reserve_many, self.context, claims)
-            if most:
-                self.engine.release(self.context, self.engine.reserve_many(self.context, claims[:most]))
+            most = min(own or 0, first or 0) + min(sum(lacking), shared)
+            self.assertEqual(most, self.assert_exact({"VCPU": 1, "DISK_GB": 1}))
             fits = self.engine.headroom(ADMIN, "p1", provider=ANY)["DISK_GB"].fits
             self.assertEqual(max(own or 0, shared), fits)
             self.claim("one", ANY, {"DISK_GB": fits})
