@@ -55,6 +55,12 @@ class StackTestCase(base.BaseTestCase):
         self.assertEqual((202, None), (client or self.client).bind(arqs, instance, self.rp))
         return instance
 
+    def refused(self, arqs: Sequence[str], status: int = 403, client: Client | None = None) -> str:
+        """Bind these to a new instance on the first host, which fails with this status; returns the message."""
+        answer = (client or self.client).bind(arqs, str(uuid.uuid4()), self.rp)
+        self.assertEqual(status, answer.status, answer)
+        return answer.message
+
 
 def new_id() -> str:
     """A UUID in Keystone's format, which Cyborg requires for a project."""

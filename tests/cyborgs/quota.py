@@ -180,15 +180,14 @@ class QuotaTestCase(base.StackTestCase):
         """What each Cyborg does with two accelerators of three."""
         self.set_limit(2)
         arqs = self.client.created(self.profile, 3)
-        self.assertEqual(403, self.client.bind(arqs, str(uuid.uuid4()), self.rp).status)
+        self.refused(arqs)
         self.assertEqual(["Initial"] * 3, self.records.states(arqs), "all or none")
         instance = self.bind(arqs[:2])
         self.assertEqual((2, 0), self.figures())
-        answer = self.client.bind(arqs[2:], str(uuid.uuid4()), self.rp)
-        self.assertEqual(403, answer.status)
         expected = f"project {self.project_id}, resource fpga: limit 2, used 2, reserved 0, requested 1"
-        self.assertEqual(f"Quota exceeded: {expected}", answer.message.strip())
+        self.assertEqual(f"Quota exceeded: {expected}", self.refused(arqs[2:]).strip())
         self.assertEqual(["Initial"], self.records.states(arqs[2:]))
+        self.assertEqual([], [event for event in self.stack.nova.events if event["tag"] in arqs[2:]])
         self.assert_agree()
         self.assertEqual(204, self.client.delete_instance(instance).status)
         self.assertEqual((0, 0), self.figures())
@@ -197,6 +196,25 @@ class QuotaTestCase(base.StackTestCase):
         self.assertEqual(["released"], [row[3] for row in self.reservations(arqs[2])])
         self.assert_agree()
         self.assertEqual(Output(0, "", ""), self.reconcile())
+
+    def fail_binds(self) -> None:
+        """Cyborg stops at the second of three: the first is bound, and the bind of the third is not started.
+
+        Then a job fails after the call was answered, and Cyborg does not change the state of its ARQ.
+        """
+        arqs = self.client.created(self.profile, 3)
+        answer = self.client.bind(arqs, str(uuid.uuid4()), [self.rp, str(uuid.uuid4()), self.rp])
+        self.assertEqual(404, answer.status)
+        # (There is no image service for the bitstream.)
+        arqs += self.client.created(self.new_profile({"resources:FPGA": "1", "accel:bitstream_id": str(uuid.uuid4())}))
+        instance = self.bind(arqs[3:])
+        self.wait_for_figures(1)
+        self.assertEqual({}, self.stack.nova.told_of(instance))
+        self.assertEqual(["Bound", "BindStarted", "Initial", "BindStarted"], self.records.states(arqs))
+        states = [[row[3] for row in self.reservations(arq)] for arq in arqs]
+        self.assertEqual([["committed"], *[["rolled_back"]] * 3], states)
+        self.assertEqual(1, self.records.handles_in_use())
+        self.assert_agree()
 
     # --- commands ---
 

@@ -122,8 +122,7 @@ class TestKilled(PointsTestCase):
         self.assertEqual((1, 0), self.figures())
         self.assertEqual(quota.Output(0, "", ""), self.reconcile())
         self.bind(arqs[1:])
-        refused = self.client.bind(self.client.created(self.profile), str(uuid.uuid4()), self.rp)
-        self.assertEqual(403, refused.status)
+        self.refused(self.client.created(self.profile))
         self.assert_agree()
         self.client.delete(arqs)
         self.assert_agree()
@@ -149,10 +148,10 @@ class TestConcurrentCalls(PointsTestCase):
         self.set_limit(1)
         [arq, other] = self.client.created(self.profile, 2)
         (self.points / "lost").touch()
-        self.assertEqual(500, self.client.bind([arq], str(uuid.uuid4()), self.rp).status)
+        self.refused([arq], 500)
         (self.points / "lost").unlink()
         self.assertEqual(["Bound"], self.records.states([arq]))
-        self.assertEqual(403, self.client.bind([other], str(uuid.uuid4()), self.rp).status)
+        self.refused([other])
         self.wait_for_figures(1)
         self.assert_agree()
 
@@ -174,7 +173,7 @@ class TestConcurrentCalls(PointsTestCase):
         """The second call finds the ARQ bound, and does not change its charge."""
         [arq] = self.client.created(self.profile)
         with self.binding("bound", arq) as [first]:
-            self.assertEqual(500, self.client.bind([arq], str(uuid.uuid4()), self.rp).status)  # as without quota
+            self.refused([arq], 500)  # as without quota
             self.assertEqual((0, 1), self.figures())
         self.assertEqual(202, first.result())
         self.assert_agree()

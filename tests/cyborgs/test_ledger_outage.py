@@ -53,7 +53,7 @@ class OutageTestCase(quota.QuotaTestCase):
         self.since = {service: len(service.output()) for service in (self.stack.api, self.stack.conductor)}
 
     def count_failed(self) -> float:
-        """The reserves that the conductor has counted as refused because of the ledger."""
+        """The reserves that the conductor exports in its counter of those refused because of the ledger."""
         name = 'cyborg_quota_reserves_total{resource="fpga",result="database_error"} '
         with urllib.request.urlopen(f"http://{self.metrics_address}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
@@ -115,8 +115,7 @@ class TestUnavailable(OutageTestCase):
             self.assertRegex(self.client.received["Retry-After"], "^[1-9][0-9]?$")
             failed = self.count_failed()
             for count in (1, 2):  # the second one does not call the ledger
-                answer = self.client.bind(new, str(uuid.uuid4()), self.rp)
-                self.assertEqual((503, UNAVAILABLE), (answer.status, answer.message))
+                self.assertEqual(UNAVAILABLE, self.refused(new, 503))
                 self.assertRegex(self.client.received["Retry-After"], "^[1-9][0-9]?$")
                 self.assertEqual(count, self.count_failed() - failed)
             # A turn of the conductor may have opened its breaker before.
@@ -160,7 +159,7 @@ class TestUnavailable(OutageTestCase):
             self.assertEqual({503}, {bind.result().status for bind in binds})
             waited = self.waits(conductor)
             self.assertLessEqual(waited, MANY, conductor.tail())
-            self.assertEqual(503, self.client.bind(arqs, str(uuid.uuid4()), self.rp).status)
+            self.refused(arqs, 503)
             self.assertEqual(waited, self.waits(conductor), conductor.tail())
             self.assertEqual(200, self.client.call("GET", "/accelerator_requests").status)
         self.assertEqual(["Initial"] * MANY, self.records.states(arqs))
@@ -190,8 +189,7 @@ class TestUnavailable(OutageTestCase):
         [arq] = self.client.created(self.profile)
         with hooks.row_locks(self.sql).begin() as connection:
             self.assertEqual(1, len(connection.exec_driver_sql(locking).all()))
-            refused = self.client.bind([arq], str(uuid.uuid4()), self.rp)
-            self.assertEqual((503, UNAVAILABLE), (refused.status, refused.message))
+            self.assertEqual(UNAVAILABLE, self.refused([arq], 503))
             self.bind(others.created(self.profile), others)
         self.assertEqual([], self.lines(self.stack.conductor, OPENED))
         self.bind([arq])
@@ -202,10 +200,10 @@ class TestUnavailable(OutageTestCase):
         kept, deleted = self.client.created(self.profile, 2)
         self.bind([kept])
         self.bind([deleted])
-        [new] = self.client.created(self.profile)
+        new = self.client.created(self.profile)
         with self.make_unavailable("is_refusing"):
             self.assertEqual(204, self.client.delete([deleted]).status)
             self.stack.api.kill()
             self.stack.api.start()
-            self.assertEqual(503, self.client.bind([new], str(uuid.uuid4()), self.rp).status)
+            self.refused(new, 503)
         self.wait_until_charged(1)

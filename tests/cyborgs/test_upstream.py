@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import uuid
-
 import sqlalchemy as sa
 
 from tests import base as ledger_base
@@ -51,19 +49,10 @@ class TestPatched(PatchedTestCase):
         self.bind_refuse_release()
 
     def test_failed_binds_roll_back(self) -> None:
-        """Cyborg stops at the failed ARQ: the first is bound, and the bind of the third is not started."""
-        arqs = self.client.created(self.profile, 3)
-        answer = self.client.bind(arqs, str(uuid.uuid4()), [self.rp, str(uuid.uuid4()), self.rp])
-        self.assertEqual(404, answer.status)
-        self.assertEqual(["Bound", "BindStarted", "Initial"], self.records.states(arqs))
-        self.assertEqual(500, self.client.bind(arqs[:1], str(uuid.uuid4()), self.rp).status)  # (it is bound already)
-        # A job, which fails after the answer.
-        arqs += self.client.created(self.new_profile({"resources:FPGA": "1", "accel:bitstream_id": str(uuid.uuid4())}))
-        self.bind(arqs[3:])
-        self.wait_for_figures(1)
-        states = [[row[3] for row in self.reservations(arq)] for arq in arqs]
-        self.assertEqual([["committed"], *[["rolled_back"]] * 3], states)
-        self.assert_agree()
+        self.fail_binds()
+        [bound] = [arq.uuid for arq in self.records.arqs().values() if arq.state == "Bound"]
+        self.refused([bound], 500)
+        self.assertEqual(["committed"], [row[3] for row in self.reservations(bound)])
 
     def test_the_expirer_reconciles(self) -> None:
         """Without a conductor of this package: what is bound and not charged, and what is charged and not bound."""
