@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from tests import fixtures
 from tests.cyborgs import base, quota
 from tests.cyborgs.starting import ProcessSettings
+from tests.faults.proxy import Proxy
 
 ARQS = 2_500 * fixtures.MORE
 PROJECTS, OF_AN_INSTANCE = 8, 4
@@ -34,60 +35,38 @@ INSERT = """
 
 
 class Measurement(NamedTuple):
-    """The cost of one run of the command. ``queries``: the SELECTs on Cyborg's database and on the ledger."""
+    """The cost of one run of the command. ``statements``: those that Cyborg's database and the ledger get."""
 
     status: int
     rows: int
     seconds: float
     mib: float
-    queries: int
+    statements: int
 
 
 class TestMany(quota.QuotaTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
-        self.server = sa.create_engine(str(fixtures.admin_url("mariadb")), isolation_level="AUTOCOMMIT")
-        self.addCleanup(self.server.dispose)
-        # A database user of this test's own: the server counts statements by user.
-        self.user = f"reconcile_{os.getpid()}"
-        self.run_sql("SET GLOBAL userstat = 1")
-        self.run_sql(f"CREATE OR REPLACE USER '{self.user}'@'127.0.0.1' IDENTIFIED BY 'secret'")
-        self.run_sql(f"GRANT ALL ON *.* TO '{self.user}'@'127.0.0.1'")
-        self.addCleanup(self.run_sql, f"DROP USER '{self.user}'@'127.0.0.1'")
-        ledger = self.conf_file.read_text().replace(self.url, self.of_user(self.url))
+        self.proxy = self.useFixture(Proxy(self.url))
+        # Both databases are on the same server.
+        through_proxy = sa.make_url(self.stack.url).set(port=sa.make_url(self.proxy.url).port)
+        connection = through_proxy.render_as_string(hide_password=False)
+        (self.directory / "cyborg.conf").write_text(f"[database]\nconnection = {connection}\n")
+        ledger = self.conf_file.read_text().replace(self.url, self.proxy.url)
         (self.directory / "ledger.conf").write_text(ledger)
-        connection = f"[database]\nconnection = {self.of_user(self.stack.url)}\n"
-        (self.directory / "cyborg.conf").write_text(connection)
-
-    def run_sql(self, statement: str) -> None:
-        with self.server.connect() as connection:
-            connection.exec_driver_sql(statement)
-
-    def of_user(self, url: str) -> str:
-        changed = sa.make_url(url).set(username=self.user, password="secret")
-        return changed.render_as_string(hide_password=False)
-
-    def selects(self) -> int:
-        query = f"SELECT select_commands FROM information_schema.user_statistics WHERE user = '{self.user}'"
-        with self.server.connect() as connection:
-            return int(connection.exec_driver_sql(query).scalar() or 0)
 
     def measure(self, what: str, *arguments: str) -> Measurement:
         """Run the command, and measure it."""
-        cyborg = ["--cyborg-config-file", str(self.directory / "cyborg.conf")]
+        files = ("--cyborg-config-file", str(self.directory / "cyborg.conf"))
         command = [str(self.stack.programs / "cyborg-quota"), "--config-file", str(self.directory / "ledger.conf")]
-        before, began = self.selects(), time.monotonic()
-        out = self.directory / "out"
+        out = self.directory / f"{what}.csv"
         settings = ProcessSettings(out, self.directory / "err", os.environ, self.directory)
-        out.unlink(missing_ok=True)
-        child = self.stack.starter.start(
-            [*command, "reconcile", "--grace", "0", "-f", "csv", *cyborg, *arguments], settings
-        )
+        before, began = self.proxy.statements, time.monotonic()
+        child = self.stack.starter.start([*command, "reconcile", "--grace=0", "-f=csv", *files, *arguments], settings)
         status = child.wait(quota.COMMAND_TIMEOUT_SECONDS)
-        queries = self.selects() - before
-        rows = max(0, len(out.read_text().splitlines()) - 1)
-        measurement = Measurement(status, rows, time.monotonic() - began, child.peak_mib, queries)
+        seconds, rows = time.monotonic() - began, max(0, len(out.read_text().splitlines()) - 1)
+        measurement = Measurement(status, rows, seconds, child.peak_mib, self.proxy.statements - before)
         print(f"reconcile, {what}: {measurement}", file=sys.stderr)
         return measurement
 
@@ -104,7 +83,7 @@ class TestMany(quota.QuotaTestCase):
             }
             for number in range(ARQS)
         ]
-        with sa.create_engine(self.stack.url, poolclass=sa.NullPool).begin() as connection:
+        with fixtures.plain_engine(self.stack.url).begin() as connection:
             connection.execute(sa.text(INSERT), rows)
 
     def test_first_installation(self) -> None:
@@ -131,4 +110,4 @@ class TestMany(quota.QuotaTestCase):
 
         for measurement in (found, again):
             self.assertLess(measurement.mib - nothing.mib, MOST_MIB)
-            self.assertLessEqual(measurement.queries - nothing.queries, 4 * PAGES)
+            self.assertLessEqual(measurement.statements - nothing.statements, 4 * PAGES)
