@@ -36,29 +36,17 @@ def tab_of(slug: str, api: client.QuotaClient) -> Any:
 class TestLimits(unittest.TestCase):
     """The form is shown with fpga and gpu, and sent when the service has other resources."""
 
-    def send(self, kind: Any, now: dict[str, int | None], **changes: str) -> Any:
-        """The form as it is when the user has changed these limits, and ``now`` are those of the service."""
-        data = {"reason": "two cards"}
-        for resource, shown in (("fpga", "2"), ("gpu", "20")):
-            data |= {f"limit_{resource}": changes.get(resource, shown), f"initial-limit_{resource}": shown}
-        query = QueryDict(mutable=True)
-        query.update(data)
-        initial = {"ids": {"project_id": "p"}, "limits": now}
-        return kind(REQUESTS.post("/x"), query, initial=initial)
-
     def test_a_resource_that_appears_does_not_take_the_limit_of_another(self) -> None:
+        query = QueryDict(mutable=True)
+        query.update({"limit_fpga": "2", "initial-limit_fpga": "2", "limit_gpu": "22", "initial-limit_gpu": "20"})
         for kind in (forms.SetLimitsForm, forms.SetDefaultsForm):
             for now in ({"fpga": 2, "fpga.U250": None, "gpu": None}, {"a": 1, "fpga": 2, "gpu": 20}):
-                form = self.send(kind, now, gpu="22")
+                form = kind(REQUESTS.post("/x"), query, initial={"ids": {"project_id": "p"}, "limits": now})
                 self.assertTrue(form.is_valid(), form.errors.as_json())
-                self.assertEqual({"gpu": 22}, form.body(form.cleaned_data)["quota"])
-
-    def test_no_change_and_an_empty_limit(self) -> None:
-        form = self.send(forms.SetLimitsForm, {"fpga": 3, "gpu": None})
-        self.assertFalse(form.is_valid())
-        self.assertIn("No limit was changed.", str(form.errors))
-        form = self.send(forms.SetLimitsForm, {"fpga": 2, "gpu": 20}, gpu="")
-        self.assertEqual((False, ["limit_gpu"]), (form.is_valid(), list(form.errors)))
+                self.assertEqual({"gpu": 22}, form.changed_limits(form.cleaned_data))
+        query["limit_gpu"] = ""
+        form = forms.SetLimitsForm(REQUESTS.post("/x"), query, initial={"ids": {}, "limits": {"fpga": 2, "gpu": 20}})
+        self.assertEqual(["limit_gpu"], list(form.errors))
 
 
 class TestBars(unittest.TestCase):
@@ -101,44 +89,21 @@ class TestTexts(unittest.TestCase):
         return rows.usage("gpu", detail)
 
     def test_limits_and_what_binds(self) -> None:
-        override = {"until": "2999-12-05T18:00:07Z", "otherwise": -1}
-        usage = self.usage(override=override)
+        usage = self.usage(override={"until": "2999-12-05T18:00:07Z", "otherwise": -1})
         self.assertEqual("9 (override until 2999-12-05 18:00:07, otherwise Unlimited)", texts.limit_in_force(usage))
-        self.assertEqual("The override of the project", texts.bound_by(usage))
-        self.assertEqual(
-            ("9", "The limit of the project"), (texts.limit_in_force(self.usage()), texts.bound_by(self.usage()))
-        )
         budget = self.usage(bound_by={"project_id": "physics", "scope": "budget", "limit": None})
         self.assertEqual("The budget of project physics and all projects below it", texts.bound_by(budget))
         counter = {"project_id": "p", "scope": "counter", "limit": 2**31 - 1}
         for changes in ({"fits": -1}, {"fits": 2**31 - 4, "bound_by": counter}):
             self.assertEqual("Unlimited", texts.fits(self.usage(limit=-1, **changes)))
 
+    def test_a_budget_that_has_ended(self) -> None:
+        ended = {"spent": None, "left": None, "held": None, "enforce": "notify"}
+        self.assertEqual((None, "Notices only"), (texts.hours("spent")(ended), texts.when_spent(ended)))
+
     def test_what_was_changed(self) -> None:
         found = [texts.changed(value) for value in (None, -1, 0, 7, "physics", {"hours": 10, "every": "month"})]
         self.assertEqual([None, "Unlimited", "0", "7", "physics", "hours 10, every month"], found)
-
-    def test_no_resources_and_no_answer(self) -> None:
-        for is_unknown, words in ((True, "cannot be shown at the moment"), (False, "No resources are configured.")):
-            shown = render_to_string("accelerator_quota/_bars.html", {"usages": [], "is_unknown": is_unknown})
-            self.assertIn(words, shown)
-
-
-class TestReadOnly(unittest.TestCase):
-    """With another limit driver, the panel does not offer what can only fail, and says where limits are set."""
-
-    def allowed(self, answer: Any) -> tuple[set[bool], Any]:
-        api = mock.Mock(call=mock.Mock(side_effect=[answer]))
-        request = mock.Mock(spec=["user", "_cyborg_quota_client"], _cyborg_quota_client=api)
-        links = (tables.SetLimits, tables.AddOverride, tables.UnsetLimits, tables.SetDefaults, tables.CancelOverride)
-        return {link().allowed(request) for link in links}, client.read_only(request)
-
-    def test_links(self) -> None:
-        where = "in Keystone (openstack limit set)"
-        self.assertEqual(({False}, where), self.allowed({"quota": {}, "read_only": where}))
-        self.assertEqual(({True}, None), self.allowed({"quota": {}, "read_only": None}))
-        shown = render_to_string("accelerator_quota/_read_only.html", {"read_only": "in Keystone"})
-        self.assertIn("<p>Limits are set in Keystone.</p>", shown)
 
 
 class TestClient(unittest.TestCase):
@@ -153,8 +118,7 @@ class TestClient(unittest.TestCase):
         first = {"capacity": [{"provider": "n/1", "resource": "gpu"}], "capacity_links": [{"rel": "next"}]}
         api, call = self.client(first, {"capacity": []})
         found, has_more = api.listed("capacity", "/quota_capacity", {}, 1, None)
-        self.assertTrue(has_more)
-        self.assertEqual("n%2F1/gpu", client.marker_of("provider", "resource")(found[0]))
+        self.assertEqual((True, "n%2F1/gpu"), (has_more, client.marker_of("provider", "resource")(found[0])))
         self.assertEqual(([], False), api.listed("capacity", "/quota_capacity", {}, 1, "n%2F1/gpu"))
         self.assertEqual({"limit": 1, "marker": "n%2F1/gpu"}, call.call_args.kwargs["params"])
 
@@ -174,22 +138,6 @@ class TestClient(unittest.TestCase):
         with mock.patch("cyborg_quota.horizon.client.project_names", return_value={"p": "physics"}):
             self.assertEqual(["physics", "gone"], [one["name"] for one in tab_of("budgets", api).read(limit=9)])
         self.assertEqual({"limit": 9}, call.call_args.kwargs["params"])
-
-    def test_limits_without_overrides(self) -> None:
-        own = {"quotas": [{"project_id": "p", "quota": {"gpu": 20}, "overrides": 1}]}
-        for listed, expected in ((own, {"fpga": None, "gpu": 20}), ({"quotas": []}, {"fpga": None, "gpu": 4})):
-            api, _call = self.client({"quota": {"gpu": 4, "fpga": None}}, listed)
-            self.assertEqual({"limits": expected}, forms.SetLimitsForm.load(api, {"project_id": "p"}))
-
-    def test_the_reason_of_a_cancellation(self) -> None:
-        api, call = self.client(None, None)
-        ids = {"project_id": "p", "override_id": "13-0"}
-        for reason, sent in (("the end", {"reason": "the end"}), ("", {})):
-            form = forms.CancelOverrideForm(mock.Mock(), {"reason": reason}, initial={"ids": ids})
-            self.assertTrue(form.is_valid())
-            with mock.patch("horizon.messages.success"):
-                self.assertTrue(form.handle(mock.Mock(_cyborg_quota_client=api), form.cleaned_data))
-            self.assertEqual(mock.call("DELETE", forms.CancelOverrideForm.path, ids, params=sent), call.call_args)
 
 
 class TestExpiredToken(unittest.TestCase):
@@ -215,35 +163,8 @@ class TestExpiredToken(unittest.TestCase):
 
 class TestTables(unittest.TestCase):
     def test_a_limit_in_a_pod_is_named(self) -> None:
-        column = tables.HistoryTable(REQUESTS.get("/x"), data=[], project_id="p").columns["pod"]
-        for pod, shown in ((None, None), ("north", "north"), ("", "(hidden)")):
-            self.assertEqual(shown, column.get_data({"id": f"of {pod}", "pod": pod}))
-
-    def test_the_columns_of_a_table_of_limits(self) -> None:
-        for table, own in ((tables.DefaultsTable, []), (tables.TotalsTable, ["held"])):
-            made = table(REQUESTS.get("/x"), data=[{"resource": "gpu", "limit": -1, "held": 3}])
-            self.assertEqual(["resource", "limit", *own], [name for name in made.columns if name != "multi_select"])
-            [row] = made.get_rows()
-            self.assertEqual("Unlimited", str(row.cells["limit"].value))
-            self.assertEqual("gpu", made.get_object_id(row.datum))
-        times = {"start": "2026-11-28T08:00:07Z", "until": "2099-01-31T08:00:59Z"}
-        datum = {"id": "13-0", "resource": "gpu", "limit": 4, **times, "reason": None}
-        made = tables.OverridesTable(REQUESTS.get("/x"), data=[datum], project_id="p")
-        self.assertEqual("13-0", made.get_object_id(datum))
-        shown = [made.columns[name].get_data(datum) for name in times]
-        self.assertEqual(["2026-11-28 08:00:07", "2099-01-31 08:00:59"], shown)
-
-    def test_the_columns_of_a_budget(self) -> None:
-        times = {"lasts_until": None, "period_begins": "2026-11-01T00:00:00Z", "period_ends": "2026-12-01T00:00:00Z"}
-        hours = {"hours": 1000.0, "spent": 998.4321, "left": 1.5679, "held": 4}
-        datum = {"project_id": "p", "resource": "gpu", **hours, **times, "enforce": "refuse"}
-        made = tables.BudgetsTable(REQUESTS.get("/x"), data=[datum], project_id="p")
-        shown = [made.columns[name].get_data(datum) for name in ("hours", "spent", "left", "held", "period_ends")]
-        self.assertEqual(["1000.0", "998.4", "1.6", 4, "2026-12-01 00:00:00"], shown)
-        self.assertEqual("Requests are refused", made.columns["enforce"].get_data(datum))
-        ended = {**datum, "spent": None, "left": None, "held": None, "enforce": "notify"}
-        self.assertIsNone(texts.hours("spent")(ended))
-        self.assertEqual("Notices only", texts.when_spent(ended))
+        found = [tables.resource_in_pod({"resource": "gpu", "pod": pod}) for pod in (None, "north", "")]
+        self.assertEqual(["gpu", "gpu in pod north", "gpu in a pod"], found)
 
     def test_the_next_page_is_in_the_same_tab(self) -> None:
         for table, expected in (

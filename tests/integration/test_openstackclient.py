@@ -92,26 +92,20 @@ class TestCommands(test_rest_api.PersonasTestCase):
             self.json_as("alice", "show", name, "--project-domain", "Default"),
         )
         self.assertEqual([0, 0], [row["Limit"] for row in self.json_as("alice", "show", "--default", name)])
-        rows = self.json_as("alice", "list", "--usage", "--limit", "100")
-        [row] = [row for row in rows if (row["Project ID"], row["Resource"]) == (self.project, "gpu")]
-        expected = {"Limit": 12, "In Use": 3, "Reserved": 0}
-        self.assertEqual(expected, {column: row[column] for column in expected})
         refused = self.run_as("alice", "set", "gpu=2", name, status=1)
-        self.assertIn("gpu: 2 is less than 3 in use and 0 reserved", refused)
-        self.assertRegex(refused, r"\(HTTP 409, req-[0-9a-f-]+\)")
+        self.assertRegex(refused, r"gpu: 2 is less than 3 in use and 0 reserved.*\(HTTP 409, req-[0-9a-f-]+\)")
         self.run_as("alice", "set", "--force", "gpu=2", name)
         self.run_as("alice", "set", "gpu=9", name, "--until", "2999-01-31T08:00:00Z")
         rows = self.json_as("alice", "history", "list", "--limit", "2", "--project", name)
-        self.assertEqual([("gpu", 9), ("gpu", 2)], [(row["Resource"], row["After"]) for row in rows])
-        self.assertEqual("2999-01-31T08:00:00Z", rows[0]["Until"])
+        expected = [("gpu", 9, "2999-01-31T08:00:00Z"), ("gpu", 2, None)]
+        self.assertEqual(expected, [(row["Resource"], row["After"], row["Until"]) for row in rows])
         [override] = self.json_as("alice", "override", "list", "--project", name)
-        self.assertEqual(("gpu", 9), (override["Resource"], override["Limit"]))
         self.run_as("alice", "override", "delete", override["ID"], "--project", name)
         self.run_as("alice", "delete", name)
         self.assertEqual([0, 0], [row["Limit"] for row in self.json_as("alice", "show", name)])
         self.assertIn("No Project found", self.run_as("alice", "show", "no-such-project", status=1))
 
-    def test_limits_in_pods_and_totals(self) -> None:
+    def test_limits_in_pods(self) -> None:
         self.engine.pods.add(base.ADMIN, "north")
         self.run_as("alice", "set", "gpu=4", "--pod", "north", self.project)
         self.assertEqual(
@@ -129,13 +123,8 @@ class TestCommands(test_rest_api.PersonasTestCase):
             [("gpu", "north", 4, None, "the end"), ("gpu", "north", None, 4, None)],
             [tuple(one[name] for name in ("Resource", "Pod", "Before", "After", "Reason")) for one in changes],
         )
-        [self_id] = {one["User ID"] for one in changes}
-        self.assertRegex(self_id, "^[0-9a-f]{32}$")
-        self.assertRegex(changes[0]["Request ID"], "^req-")
+        self.assertRegex(f"{changes[0]['User ID']} {changes[0]['Request ID']}", "^[0-9a-f]{32} req-")
         self.assertEqual([10], [one["Limit"] for one in self.json_as("alice", "show", self.project)][1:])
-        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 50})
-        [row] = self.json_as("alice", "show", "--total")
-        self.assertEqual(("gpu", 50), (row["Resource"], row["Limit"]))
         for arguments in (("show", "--total", self.project), ("show", "--default", "--pod", "north")):
             self.run_as("alice", *arguments, status=1)
 
@@ -156,9 +145,6 @@ class TestCommands(test_rest_api.PersonasTestCase):
                 f"Project {stranger} was not found. (HTTP 404", self.run_as("rita", "show", stranger, status=1)
             )
         self.assertIn("(HTTP 403", self.run_as("rita", "list", status=1))
-        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 5})
-        [_, row] = self.json_as("rita", "show", "--usage")
-        self.assertEqual((2, "all projects (total)"), (row["Fits"], row["Bound By"]))
 
     def test_the_commands_of_the_pages(self) -> None:
         """For a service and a project of this test."""

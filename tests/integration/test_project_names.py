@@ -73,11 +73,9 @@ class TestNames(ProjectNamesTestCase):
         self.silent("set", "--default", "gpu=5")
         self.silent("set", "gpu=20", self.named("physics"))
         self.silent("set", "gpu=30", self.atlas)
-        self.assertEqual([20, 30], sorted(limit for _, _, limit in self.limits()[1:]))
-        self.assertEqual({None, self.physics, self.atlas}, {project_id for project_id, _, _ in self.limits()})
-
-        (row,) = self.good("reserve", "--project", self.named("physics"), "--consumer", "c", "gpu=2")
-        self.assertEqual(self.physics, row["project_id"])
+        expected = {(None, "gpu", 5), (self.physics, "gpu", 20), (self.atlas, "gpu", 30)}
+        self.assertEqual(expected, {*self.limits()})
+        self.good("reserve", "--project", self.named("physics"), "--consumer", "c", "gpu=2")
         self.silent("commit", "--project", self.named("physics"), "--consumer", "c")
         (row,) = self.good("show", "--ancestors", self.named("physics"))
         self.assertEqual((self.physics, 20, 2), (row["project_id"], row["limit"], row["used"]))
@@ -103,17 +101,15 @@ class TestNames(ProjectNamesTestCase):
         self.silent("project", "set", self.named("physics"), "--parent", self.named("atlas"))
         self.silent("set", "--default", "gpu=5")
         self.silent("set", "gpu=7", self.atlas)
-        rows = self.good("list", "--names")
-        self.assertEqual(["project_id", "project_name"], list(rows[0])[:2])
-        self.assertEqual([None, self.named("atlas")], [row["project_name"] for row in rows])
-        rows = self.good("list", "--tree", "--names")
-        self.assertEqual([self.named("atlas"), self.named("physics")], [row["project_name"] for row in rows])
+        for words, expected in (
+            (["list"], [(None, None), (self.atlas, self.named("atlas"))]),
+            (["list", "--tree"], [(self.atlas, self.named("atlas")), (self.physics, self.named("physics"))]),
+            (["show", "--ancestors", self.atlas], [(self.atlas, self.named("atlas"))]),
+        ):
+            rows = self.good(*words, "--names")
+            self.assertEqual(expected, [(row["project_id"], row["project_name"]) for row in rows])
         table = self.call("list", "--tree", "--names").out
         self.assertIn(f"|   {self.physics} | {self.named('physics')} |", table)
-        self.assertEqual(
-            f"{self.named('atlas')}\n",
-            self.call("show", "--ancestors", self.atlas, "--names", "-f", "value", "-c", "project_name").out,
-        )
 
 
 class TestPages(ProjectNamesTestCase):
@@ -133,29 +129,25 @@ class TestPages(ProjectNamesTestCase):
 
 class TestUnknown(ProjectNamesTestCase):
     def test_a_typing_error_is_refused(self) -> None:
-        for argv in (["set", "gpu=7"], ["project", "set", "--no-parent"]):
-            error = self.refused(1, *argv, "atlsa")
-            self.assertIn("Keystone has no project with the name or id 'atlsa'.", error)
-            self.assertIn("--force", error)
-        self.assertEqual([], self.good("list"))
-        self.assertEqual([], self.good("project", "list"))
-        for argv in (
-            ["list", "--usage", "--project"],
-            ["show", "--ancestors"],
-            ["unset", "--resource", "gpu"],
-            ["check", "gpu=1"],
-            ["delete"],
-            ["reserve", "gpu=1", "--project"],
+        for argv, hint in (
+            (["set", "gpu=7"], "--force"),
+            (["project", "set", "--no-parent"], "--force"),
+            (["list", "--usage", "--project"], ""),
+            (["show", "--ancestors"], ""),
+            (["unset", "--resource", "gpu"], ""),
+            (["check", "gpu=1"], ""),
+            (["delete"], ""),
+            (["reserve", "gpu=1", "--project"], ""),
         ):
-            self.assertIn("'atlsa'", self.refused(1, *argv, "atlsa"))
+            error = self.refused(1, *argv, "atlsa")
+            self.assertRegex(error, rf"Keystone has no project with the name or id 'atlsa'\..*{hint}")
+        self.assertEqual(([], []), (self.good("list"), self.good("project", "list")))
         for text in ("..", "../users", "a?b=c", "x" * 255, uuid.uuid4().hex):
             self.assertIn("Keystone has no project", self.refused(1, "project", "set", "--no-parent", text))
         self.assertIn("Invalid project_id", self.refused(2, "set", "gpu=1", " "))
 
     def test_force(self) -> None:
-        ended = self.call("set", "--force", "gpu=7", "elsewhere")
-        self.assertEqual((0, ""), (ended.status, ended.out))
-        self.assertIn("Project 'elsewhere' is new", ended.err)
+        self.assertIn("Project 'elsewhere' is new", self.call("set", "--force", "gpu=7", "elsewhere").err)
         self.silent("project", "set", "elsewhere", "--force", "--no-parent")
         self.assertEqual([("elsewhere", "gpu", 7)], self.limits())
         self.good("show", "--ancestors", "elsewhere")  # known to the ledger now
@@ -166,9 +158,7 @@ class TestUnknown(ProjectNamesTestCase):
         file = self.directory / "limits.yaml"
         file.write_text(f"projects: [{{id: {self.atlas}, limits: {{gpu: 1}}, children: [{{id: atlsa}}, {{id: b}}]}}]")
         for more in ([], ["--dry-run"]):
-            error = self.refused(1, "limits", "import", str(file), *more)
-            self.assertIn("'atlsa'", error)
-            self.assertIn("--force", error)
+            self.assertRegex(self.refused(1, "limits", "import", str(file), *more), "'atlsa'.*--force")
         self.assertEqual([], self.good("project", "list"))
         ended = self.call("limits", "import", str(file), "--force", "-f", "json")
         self.assertEqual((0, 4), (ended.status, len(ended.json)), ended.err)
@@ -184,7 +174,6 @@ class TestOrphans(ProjectNamesTestCase):
             self.silent("commit", "--project", project_id, "--consumer", "c")
         self.good("reserve", "--project", gone, "--consumer", "in flight", "gpu=1")
         self.silent("set", "gpu=7", "fpga=0", gone)
-        self.silent("set", "gpu=1", self.dom)
         self.silent("set", "fpga=3", gone, "--until", "2999-01-01")
         self.silent("release", "--project", empty, "--consumer", "c")
         self.assertEqual([], self.good("project", "list", "--orphans"))
@@ -196,9 +185,6 @@ class TestOrphans(ProjectNamesTestCase):
             self.silent("release", "--project", gone, "--consumer", consumer)
         self.silent("unset", "--resource", "gpu", "--resource", "fpga", gone)
         self.assertEqual([(gone, "fpga", 0, 0, None, 1, None)], self.orphans())
-        (override,) = self.good("override", "list", "--project", gone)
-        self.silent("override", "delete", override["id"])
-        self.assertEqual([], self.good("project", "list", "--orphans"))
 
     def orphans(self, *options: str) -> list[tuple[Any, ...]]:
         ended = self.call("project", "list", "--orphans", "-f", "json", *options)
@@ -220,7 +206,6 @@ class TestOrphans(ProjectNamesTestCase):
         named = {row["project_id"]: row["project_name"] for row in self.good("list", "--names")}
         self.assertEqual({**dict.fromkeys(ids), **known}, named)
         rows = [(one, "gpu", 0, 0, 1, 0, None) for one in ids]
-        self.assertEqual(rows, self.orphans())
         self.assertEqual(rows[:7], self.orphans("--limit", "7"))
         self.assertEqual(rows[7:], self.orphans("--limit", "7", "--marker", *rows[6][:2]))
         self.assertEqual(rows[7:8], self.orphans("--limit", "1", "--marker", rows[6][0], "--resource", "gpu"))
