@@ -301,7 +301,7 @@ class TestHierarchy(KeystoneTestCase):
         self.quotas.adopt(base.ADMIN, [base.claim("c", gpu=1)], self.tree["operations"])
         names = self.names
         shown = {names[one.project_id]: one.usage.limit for one in self.quotas.list_usages(base.ADMIN)}
-        self.assertEqual({"higgs": 5, "physics": 2, "atlas": 10, "dom": -1, "operations": 10}, shown)
+        self.assertEqual({"higgs": 5, "physics": 2, "atlas": 10, "dom": -1, "operations": 10, "simulation": 10}, shown)
         (seen,) = self.quotas.check(base.Context(self.tree["simulation"]), {"gpu": 1})
         self.assertEqual((self.tree["physics"], 2, None), (seen.project_id, seen.limit, seen.used))
 

@@ -14,7 +14,7 @@ server is touched. Each is ended by its own process ID, and by the kernel when i
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from tests.servers.base import Server
 from tests.servers.machine import ServerError
@@ -30,24 +30,13 @@ KINDS: tuple[type[Server], ...] = (MariaDB, PostgreSQL)
 def running(
     kinds: Sequence[type[Server]] = KINDS, *, durable: bool = False
 ) -> Iterator[tuple[list[Server], list[ServerError]]]:
-    """Start these servers concurrently; yields those that run, and the reasons why the others do not."""
+    """Start these servers; yields those that run, and the reasons why the others do not."""
     started: list[Server] = []
     errors: list[ServerError] = []
     with contextlib.ExitStack() as stack:
-        candidates = [kind(durable=durable) for kind in kinds]
-        for server in candidates:
-            stack.callback(server.close)
-        ready = list(_attempt([(server, server.prepare) for server in candidates], errors))
-        launched = list(_attempt([(server, server.launch) for server in ready], errors))
-        started += _attempt([(server, server.wait) for server in launched], errors)
+        for kind in kinds:
+            try:
+                started.append(stack.enter_context(kind(durable=durable)))
+            except ServerError as error:
+                errors.append(error)
         yield started, errors
-
-
-def _attempt(steps: Sequence[tuple[Server, Callable[[], None]]], errors: list[ServerError]) -> Iterator[Server]:
-    for server, step in steps:
-        try:
-            step()
-        except ServerError as error:
-            errors.append(error)
-        else:
-            yield server

@@ -85,7 +85,6 @@ class Server(Startable):
         self.directory: Path | None = None
         self._lock: IO[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._initializing = False
         self._answered = False
         self._owner_pid = os.getpid()
 
@@ -130,7 +129,7 @@ class Server(Startable):
         self.wait()
 
     def prepare(self) -> None:
-        """Begin to make the data directory, once; launch() waits for the end of that."""
+        """Make the data directory, once."""
         if self.directory is not None:
             return
         self._owner_pid = os.getpid()
@@ -142,17 +141,25 @@ class Server(Startable):
             os.chown(data, user.pw_uid, user.pw_gid)
         try:
             if command := self._initialization(data):
-                self._spawn(command)
-                self._initializing = True
+                self._initialize(command)
         except machine.ServerError:
             self.close()
             raise
 
+    def _initialize(self, command: list[str]) -> None:
+        self._spawn(command)
+        assert self._process is not None
+        try:
+            status = self._process.wait(START_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise self._failure(f"its data was not made in {START_TIMEOUT_SECONDS:.0f} seconds") from None
+        if status:
+            raise self._failure(f"its data could not be made (exit status {status})")
+        self._process = None
+
     def launch(self) -> None:
         """Start the process, without waiting for it to answer."""
         assert self.directory is not None, "not prepared"
-        if self._initializing:
-            self._finish_initialization()
         assert not self.running, f"{self.name} already runs"
         self._owner_pid = os.getpid()
         self._spawn(self._command(self.directory / "data"))
@@ -192,19 +199,11 @@ class Server(Startable):
         """Shut down properly; the data stays. Does nothing if it does not run."""
         if self._process is None or os.getpid() != self._owner_pid:
             return
-        # The initialization is allowed to finish, which takes less than a second: killed, it leaves shared memory. A
-        # server that does not answer yet may miss the signal.
-        if self._answered:
+        if self._answered:  # (a server that does not answer yet may miss the signal)
             self._process.send_signal(self.stop_signal)
-        elif not self._initializing:
-            self.kill()
-            return
-        try:
-            self._process.wait(STOP_TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._process = None
-        self._answered = False
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_TIMEOUT_SECONDS)
+        self.kill()
 
     def kill(self) -> None:
         """Kill the server and its children, like a crash; the data stays."""
@@ -236,29 +235,17 @@ class Server(Startable):
                 os.kill(pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop the server and remove its data. The object can be started again, on new data."""
+        """Kill the server and remove its data. The object can be started again, on new data."""
         if os.getpid() != self._owner_pid:
             return
-        if self._answered:
-            self._end()
-        self.stop()
+        self.kill()
         if self.directory is not None:
             self._remove_traces(self.directory / "data")
             shutil.rmtree(self.directory, ignore_errors=True)
         self.directory = None
-        self._initializing = False
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    def _end(self) -> None:
-        """End a server whose data is not needed any more: it writes nothing more."""
-        assert self._process is not None
-        self._process.send_signal(signal.Signals[f"SIG{self.death_signal}"])
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_TIMEOUT_SECONDS)
-            self._process = None
-            self._answered = False
 
     def _remove_traces(self, data: Path) -> None:
         """Remove what a killed server has left outside its data; most kinds leave nothing."""
@@ -301,27 +288,12 @@ class Server(Startable):
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self._popen_options()
             )
 
-    def _finish_initialization(self) -> None:
-        assert self._process is not None
-        try:
-            status = self._process.wait(START_TIMEOUT_SECONDS)
-            problem = f"its data could not be made (exit status {status})" if status else ""
-        except subprocess.TimeoutExpired:
-            problem = f"its data was not made in {START_TIMEOUT_SECONDS:.0f} seconds"
-        if problem:
-            error = self._failure(problem)
-            self.close()
-            raise error
-        self._initializing = False
-        self._process = None
-
     def _failure(self, what: str) -> machine.ServerError:
         """Return an error with this message, the last line of the log, and the path of a copy of the log."""
         handle, kept = tempfile.mkstemp(prefix=f"cyborg-quota-{self.name}-", suffix=".log")
         os.close(handle)
         shutil.copyfile(self.log, kept)
-        lines = self.log.read_text(errors="replace").strip().splitlines() or ["(nothing logged)"]
-        marked = [line for line in lines if any(word in line for word in _ERROR_WORDS)]
-        telling = [line for line in marked if not line.endswith("Aborting")]
-        last = (telling or marked or lines)[-1].strip()
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        marked = [line for line in lines if any(word in line for word in _ERROR_WORDS) and "Aborting" not in line]
+        last = (marked or lines or ["(nothing logged)"])[-1].strip()
         return machine.ServerError(f"{self.name}: {what}: {last} (log: {kept})")

@@ -7,14 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tests import needs
-from tests.servers import KINDS, Server, running, templates
+from tests.servers import KINDS, Server, machine, running, templates
 from tests.servers.base import STOP_TIMEOUT_SECONDS
-
-_signals: list[int] = []
-_holds: list[bool] = []
 
 
 def run(command: Sequence[str], kinds: Sequence[type[Server]] = KINDS, *, durable: bool = False) -> int:
@@ -38,46 +35,23 @@ def run(command: Sequence[str], kinds: Sequence[type[Server]] = KINDS, *, durabl
 
 
 def _run_command(command: Sequence[str], environ: Mapping[str, str]) -> int:
-    # The exception of a signal is lost if it is raised in a destructor; an entry in the list is not.
-    if _signals:
-        return 128 + _signals[0]
+    # A process that is lost because a signal arrives inside Popen ends with this one.
+    process = subprocess.Popen(machine.ends_with_parent(command), env=environ)
     try:
-        # An exception of a signal inside Popen would lose the started process.
-        with _held():
-            process = subprocess.Popen(command, env=environ)
-    except OSError as error:
-        print(f"tests.servers: {command[0]}: {error.strerror}", file=sys.stderr)
-        return 127
-    try:
-        if _signals:
-            raise SystemExit(128 + _signals[0])
         status = process.wait()
-    except SystemExit:
+    except SystemExit as stop:
         # Ctrl-C in a terminal has reached the command as well; a signal to this process only has not.
-        if signal.SIGINT not in _signals:
+        if stop.code != 128 + signal.SIGINT:
             process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(STOP_TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        process.kill()
         raise
     return status if status >= 0 else 128 - status
 
 
-@contextlib.contextmanager
-def _held() -> Iterator[None]:
-    """Only record the signals that arrive in the block, in _signals."""
-    _holds.append(True)
-    try:
-        yield
-    finally:
-        _holds.clear()
-
-
 def _exit(signum: int, _frame: object) -> None:
-    _signals.append(signum)
-    if not _holds:
-        raise SystemExit(128 + signum)
+    raise SystemExit(128 + signum)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

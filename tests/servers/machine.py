@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
+from tests.installing import NotAvailable
+
 POLL_SECONDS = 0.02
 SHM = Path("/dev/shm")
 SHM_FREE_BYTES = 1 << 30
@@ -22,7 +24,7 @@ LOCK_NAME = "owner.lock"
 PORTS = range(15000, 32000)
 
 
-class ServerError(Exception):
+class ServerError(NotAvailable):
     """A server cannot be made or started. The message is one line, with the path of the log if there is one."""
 
 

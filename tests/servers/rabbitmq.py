@@ -112,9 +112,3 @@ class RabbitMQ(Server):
             probe.sendall(GREETING)
             return probe.recv(1) == METHOD_FRAME
         return False
-
-    def close(self) -> None:
-        """Kill it: its data is not needed any more."""
-        if self.running:
-            self.kill()
-        super().close()
