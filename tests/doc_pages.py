@@ -17,6 +17,8 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from tests.installing import NotAvailable
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
@@ -42,12 +44,8 @@ async ([text, url, script]) => {
 """Replaces the body of the page by that of another page with the same head, and runs its script again."""
 
 
-class NotAvailable(Exception):
-    """Chromium or playwright is not installed; the message says how to install it."""
-
-
 def chromium() -> str:
-    """The path of the browser. Raises NotAvailable."""
+    """The path of the browser. Raises NotAvailable, which says how to install it."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if found is None:
         raise NotAvailable("chromium is not installed (bindep.txt names the packages)")

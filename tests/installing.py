@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 TOP = pathlib.Path(__file__).parents[1]
 INSTALL_TIMEOUT_SECONDS = 900.0
@@ -116,18 +116,28 @@ def install_package(python: pathlib.Path, extra: str) -> None:
         pip_install(python, "--no-build-isolation", f"{copy}[{extra}]")
 
 
+def main(ensure: Callable[[], object]) -> None:
+    """Make an environment, as a program; if that is impossible, print the reason."""
+    try:
+        ensure()
+    except NotAvailable as reason:
+        sys.exit(f"tests: the environment cannot be made: {reason}")
+
+
 def ensure_services(
-    label: str, directory: pathlib.Path, requirements: Sequence[str], stamp: str, extras: str = "mysql,api"
+    label: str, directory: pathlib.Path, requirements: Sequence[str], sources: Sequence[str], extras: str = "mysql,api"
 ) -> pathlib.Path:
     """Install the services and cyborg_quota if they are missing or outdated; returns the directory of the programs.
 
     One process at a time does so. Raises NotAvailable.
 
     :param label: the start of the lines that are printed.
-    :param stamp: changes with everything from which the services are installed.
+    :param sources: the files that say how they are installed: after a change, they are installed again.
     :param extras: with which cyborg_quota is installed.
     """
     directory.mkdir(exist_ok=True)
+    texts = [pathlib.Path(path).read_text() for path in (__file__, *sources)]
+    stamp = stamp_of(str(directory), *requirements, *texts)
     began = time.monotonic()
     python = directory / "env/bin/python"
     with locked(directory / "lock"):

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import urllib.parse
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import requests
 
 TIMEOUT_SECONDS = 60.0
 VERSION = "2.1"
@@ -40,19 +40,13 @@ def call(
 
     :param received: gets the headers of the answer.
     """
-    address = urllib.parse.urlsplit(base)
-    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=TIMEOUT_SECONDS)
-    try:
-        content = None if body is None else json.dumps(body).encode()
-        connection.request(method, path, content, {"Content-Type": "application/json", **(headers or {})})
-        response = connection.getresponse()
-        text = response.read().decode()
-        if received is not None:
-            received.update(response.headers.items())
-    finally:
-        connection.close()
-    is_json = "json" in response.headers.get("Content-Type", "")
-    return Answer(response.status, json.loads(text) if text and is_json else text or None)
+    with requests.Session() as session:
+        session.trust_env = False  # no proxy
+        response = session.request(method, base + path, json=body, headers=headers, timeout=TIMEOUT_SECONDS)
+    if received is not None:
+        received.update(response.headers)
+    is_json = response.content and "json" in response.headers.get("Content-Type", "")
+    return Answer(response.status_code, response.json() if is_json else response.text or None)
 
 
 class Client:

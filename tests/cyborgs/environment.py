@@ -12,10 +12,8 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import pathlib
-import sys
 
 from tests import installing, upstream
-from tests.installing import NotAvailable
 
 DIRECTORY = installing.TOP / ".venv-cyborg"
 PATCHED = "17.0.0 with quota"
@@ -46,15 +44,14 @@ def ensure(version: str = VERSIONS[0]) -> pathlib.Path:
         return upstream.ensure(ensure(VERSIONS[0]))
     cyborg = os.environ.get(VARIABLE) if version == VERSIONS[0] else None
     requirements = (cyborg or f"openstack-cyborg=={version}", *REQUIREMENTS, *OF_VERSION[version])
-    sources = [pathlib.Path(__file__).read_text(), pathlib.Path(installing.__file__).read_text()]
-    stamp = installing.stamp_of(str(DIRECTORIES[version]), *requirements, *sources)
-    return installing.ensure_services("tests.cyborgs", DIRECTORIES[version], requirements, stamp)
+    return installing.ensure_services("tests.cyborgs", DIRECTORIES[version], requirements, [__file__])
+
+
+def ensure_all() -> None:
+    """Each step is a program of its own. (The patched version makes the first one.)"""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        list(pool.map(ensure, (PATCHED, "16.0.1")))
 
 
 if __name__ == "__main__":
-    try:
-        # Each step is a program of its own. (The patched version makes the first one.)
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            list(pool.map(ensure, (PATCHED, "16.0.1")))
-    except NotAvailable as reason:
-        sys.exit(f"tests.cyborgs: no Cyborg: {reason}")
+    installing.main(ensure_all)

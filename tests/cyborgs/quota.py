@@ -21,6 +21,7 @@ from tests import base as ledger_base
 from tests import fixtures, invariants
 from tests.cyborgs import base, environment
 from tests.cyborgs import stack as stacks
+from tests.cyborgs.records import Records
 from tests.cyborgs.starting import ProcessSettings
 from tests.forked import Ended as Output
 from tests.servers import machine
@@ -73,6 +74,16 @@ def charged(engine: QuotaEngine) -> dict[str, int]:
     """Return the attached accelerators according to the ledger: fpga by project, like Records.bound()."""
     usages = engine.list_usages(ledger_base.ADMIN)
     return {usage.project_id: usage.usage.used for usage in usages if usage.resource == "fpga" and usage.usage.used}
+
+
+def differences(engine: QuotaEngine, records: Records, sql: sa.Engine) -> list[str]:
+    """What is in flight, charges that are not what Cyborg has bound, and violations of the invariants."""
+    reserved = engine.list_reservations(ledger_base.ADMIN, state="reserved")
+    found = [f"reserved for ARQ {row.consumer}" for row in reserved]
+    if (attached := charged(engine)) != (bound := records.bound()):
+        found.append(f"charged {attached}, bound {bound}")
+    with sql.connect() as connection:
+        return found + invariants.find_violations(connection)
 
 
 def run_program(stack: stacks.Stack, program: str, *arguments: str) -> Output:
@@ -153,11 +164,7 @@ class QuotaTestCase(base.StackTestCase):
 
     def assert_agree(self) -> None:
         """Assert that nothing is reserved, the ledger is consistent, and it agrees with Cyborg."""
-        with self.sql.connect() as connection:
-            invariants.assert_hold(connection)
-        reserved = self.engine.list_reservations(ledger_base.ADMIN, state="reserved")
-        self.assertEqual([], [(row.consumer, row.state) for row in reserved])
-        self.assertEqual(self.records.bound(), charged(self.engine))
+        self.assertEqual([], differences(self.engine, self.records, self.sql))
 
     def expire_all(self) -> None:
         """Make all reservations overdue, and expire them.

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import http.client
 import os
 import pathlib
 import signal
@@ -200,6 +199,6 @@ def web_service(
 
 def answers(url: str, path: str = "/", statuses: Container[int] = (200,)) -> bool:
     """Return whether a service answers this request with one of these statuses."""
-    with contextlib.suppress(OSError, http.client.HTTPException):
+    with contextlib.suppress(OSError):
         return call(url, "GET", path).status in statuses
     return False

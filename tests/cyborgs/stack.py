@@ -16,7 +16,7 @@ from tests.cyborgs.records import Records
 from tests.cyborgs.service import Service, WebSettings, start_all, web_service
 from tests.cyborgs.starting import Starter
 from tests.installing import NotAvailable
-from tests.servers import ServerError, machine
+from tests.servers import machine
 from tests.servers.rabbitmq import VHOSTS, RabbitMQ
 from tests.servers.sharing import once_per_process
 
@@ -130,14 +130,11 @@ class Stack:
 
     def start_base(self) -> None:
         """Start what is the same for all conductors and APIs. Raises NotAvailable, ServiceError."""
-        try:
-            if self._has_own_bus:
-                self.bus.prepare()
-                self.bus.launch()
-            self._start_beside_the_bus()
-            self.bus.wait()
-        except ServerError as error:
-            raise NotAvailable(str(error)) from error
+        if self._has_own_bus:
+            self.bus.prepare()
+            self.bus.launch()
+        self._start_beside_the_bus()
+        self.bus.wait()
 
     def _start_beside_the_bus(self) -> None:
         """While the bus starts, which takes longest, do everything that does not need it."""

@@ -56,7 +56,7 @@ class PanelsTestCase(base.BaseTestCase):
 
     def go(self, page: Page, path: str) -> None:
         """Go to another path of Horizon."""
-        page.goto(f"{self.stack.horizon.url}/{path}/")
+        page.goto(f"{self.stack.horizon_url}/{path}/")
 
     def open_tab(self, page: Page, name: str) -> None:
         """Open a tab, whose content the browser then asks for."""
@@ -92,9 +92,9 @@ def log_in(
 
     def describe(_error: object) -> None:
         test.addDetail("page", text_content(f"{page.url}\n{page.content()[:20_000]}"))
-        test.addDetail("Horizon", text_content(services.horizon.log[-10_000:]))
+        test.addDetail("Horizon", text_content(services.horizon.output()[-10_000:]))
 
-    context, url = services.context, services.horizon.url
+    context, url = services.context, services.horizon_url
     session = None if is_new else services.sessions.get(user.name)
     context.clear_cookies()
     context.add_cookies([*(session or []), *[{"name": name, "value": value, "url": url} for name, value in cookies]])

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import pathlib
 import shutil
-import sys
 
 from tests import installing
-from tests.installing import STEP_TIMEOUT_SECONDS, NotAvailable
+from tests.installing import STEP_TIMEOUT_SECONDS
 
 DIRECTORY = installing.TOP / ".venv-horizon"
 REQUIREMENTS = (
@@ -29,9 +28,9 @@ SETTINGS_MODULE = "openstack_dashboard.settings"
 
 def ensure() -> pathlib.Path:
     """Install what is missing or outdated; returns Horizon's Python. Raises NotAvailable."""
-    files = [pathlib.Path(__file__), pathlib.Path(installing.__file__), LOCAL_SETTINGS]
-    stamp = installing.stamp_of(str(DIRECTORY), *REQUIREMENTS, *(path.read_text() for path in files))
-    programs = installing.ensure_services("tests.horizon", DIRECTORY, REQUIREMENTS, stamp, "horizon")
+    sources = [__file__, str(LOCAL_SETTINGS)]
+    programs = installing.ensure_services("tests.horizon", DIRECTORY, REQUIREMENTS, sources, "horizon")
+    stamp = (DIRECTORY / "services.stamp").read_text()
     [packages] = DIRECTORY.glob("env/lib/python3*/site-packages")
     local = packages / "openstack_dashboard/local"
     with installing.locked(DIRECTORY / "lock"):
@@ -52,7 +51,4 @@ def _collect_static_files(programs: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        ensure()
-    except NotAvailable as reason:
-        sys.exit(f"tests.horizon: no Horizon: {reason}")
+    installing.main(ensure)

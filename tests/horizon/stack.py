@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import shutil
-import tempfile
+import secrets
 import uuid
 from typing import Any
-from unittest import mock
 
 import fixtures as fx
 from playwright.sync_api import BrowserContext, sync_playwright
@@ -18,13 +16,14 @@ import cyborg_quota
 from cyborg_quota import QuotaEngine
 from tests import base, doc_pages, fixtures
 from tests.api import server as api_server
-from tests.horizon import environment, server
-from tests.installing import NotAvailable
+from tests.cyborgs.service import Service, answers
+from tests.cyborgs.starting import ProgramStarter
+from tests.horizon import environment
 from tests.integration import rest_api
 from tests.integration import server as keystones
 from tests.integration.server import Keystone
 from tests.servers import machine
-from tests.servers.sharing import once_per_process
+from tests.servers.sharing import lasting, once_per_process
 
 PROJECTS = {"physics": (None, 30), "atlas": ("physics", 20), "cms": ("physics", 10), "biology": (None, 5)}
 """The parent of each project, and its limit of gpu."""
@@ -57,12 +56,7 @@ class Stack(fx.Fixture):
         """The browser's cookies of users who are logged in, by their name."""
 
     def _setUp(self) -> None:
-        # The files of a test are deleted at its end; these services run until the process ends.
-        workdir, lock = machine.private_directory(PREFIX, environment.DIRECTORY)
-        self.addCleanup(lock.close)
-        self.addCleanup(shutil.rmtree, workdir, ignore_errors=True)
-        with mock.patch.object(tempfile, "tempdir", str(workdir)):
-            self._start()
+        self._start()
         self._make_projects()
         self.alice = self._make_user("alice", "physics", "admin")
         self.bob = self._make_user("bob", "atlas", "member")
@@ -71,13 +65,31 @@ class Stack(fx.Fixture):
         self.ledger = self.useFixture(fixtures.EmptyLedger("sqlite", "horizon")).url
         self.engine = cyborg_quota.make_engine(api_server.settings(self.ledger))
         self.addCleanup(self.engine.close)
-        self.api = self.useFixture(rest_api.RestAPI(self.ledger, self.keystone, {"workers = 2": "workers = 1"}))
-        self.horizon = self.useFixture(server.Horizon(self.keystone, self._python))
+        self.api = self.useFixture(rest_api.RestAPI(self.ledger, self.keystone, rest_api.ONE_WORKER))
+        self._start_horizon()
         playwright = sync_playwright().start()
         self.addCleanup(playwright.stop)
         browser = playwright.chromium.launch(executable_path=self._program)
         self.addCleanup(browser.close)
         self.context = browser.new_context()
+
+    def _start_horizon(self) -> None:
+        port = machine.free_port()
+        self.horizon_url = url = f"http://127.0.0.1:{port}"
+        command = [str(self._python), str(pathlib.Path(__file__).with_name("serve.py")), str(port)]
+        variables = {
+            "DJANGO_SETTINGS_MODULE": environment.SETTINGS_MODULE,
+            "CYBORG_QUOTA_HORIZON_KEYSTONE": self.keystone.url,
+            "CYBORG_QUOTA_HORIZON_SECRET": secrets.token_hex(32),
+        }
+        directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
+
+        def is_ready(_log: str) -> bool:
+            return answers(url, "/auth/login/")
+
+        self.horizon = Service("horizon", command, directory, is_ready, variables, starter=ProgramStarter())
+        self.addCleanup(self.horizon.stop)
+        self.horizon.start()
 
     def _make_projects(self) -> None:
         self.projects: dict[str, str] = {}
@@ -112,14 +124,8 @@ class Stack(fx.Fixture):
 
 @once_per_process
 def _of_this_process() -> Stack:
-    try:
-        program = doc_pages.chromium()
-    except doc_pages.NotAvailable as reason:
-        raise NotAvailable(str(reason)) from reason
-    made = Stack(keystones.running("flat"), environment.ensure(), program)
-    made.setUp()
-    fixtures.at_exit(made.cleanUp)
-    return made
+    made = Stack(keystones.running("flat"), environment.ensure(), doc_pages.chromium())
+    return lasting(made, PREFIX, environment.DIRECTORY)
 
 
 def running() -> Stack:

@@ -327,9 +327,7 @@ class TestLimitsInKeystone(PanelsTestCase):
         keystone.register(service, "gpu", 11)
         keystone.set_limit(service, "gpu", 7, project_id=biology)
         limits = IN_KEYSTONE.format(keystone=keystone, endpoint=endpoint)
-        api = self.useFixture(
-            rest_api.RestAPI(self.stack.ledger, keystone, {"workers = 2": "workers = 1"}, limits=limits)
-        )
+        api = self.useFixture(rest_api.RestAPI(self.stack.ledger, keystone, rest_api.ONE_WORKER, limits))
         self.useFixture(catalog.OnlyAccelerator(keystone, f"{api.url}/v2"))
         self.stack.attach("biology", gpu=2)
         page = self.log_in(self.stack.alice, ADMIN, is_new=True)

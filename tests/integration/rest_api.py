@@ -4,23 +4,23 @@
 from __future__ import annotations
 
 import pathlib
-import shutil
 import sys
 from collections.abc import Mapping
 
 import fixtures as fx
 
-from tests import fixtures, installing
+from tests import installing
 from tests.cyborgs.service import Service, answers
 from tests.cyborgs.starting import ProgramStarter
 from tests.integration import environment
 from tests.integration.server import Keystone
 from tests.servers import machine
-from tests.servers.sharing import once_per_process
+from tests.servers.sharing import lasting, once_per_process
 
 CONFIG = installing.TOP / "etc/wsgi/cyborg-quota-api-gunicorn.py"
 PREFIX = "cyborg-quota-rest-api-"
 DATABASE = "[database]\nconnection = {connection}\n"
+ONE_WORKER = {"workers = 2": "workers = 1"}
 LIMITS = "[limits]\ndriver = database\nenforcement_model = strict_hierarchy\n"
 
 
@@ -28,7 +28,6 @@ class RestAPI(fx.Fixture):
     """A running API: its ``url``, and the ``pid`` of its master.
 
     :param changes: further texts of the file to replace.
-    :param directory: an empty one for its files; by default one that ends with it.
     :param limits: the part of cyborg_quota.conf about limits.
     """
 
@@ -37,14 +36,12 @@ class RestAPI(fx.Fixture):
         ledger_url: str,
         keystone: Keystone,
         changes: Mapping[str, str],
-        directory: pathlib.Path | None = None,
         limits: str = LIMITS,
     ) -> None:
         super().__init__()
         self._ledger_url = ledger_url
         self._keystone = keystone
         self._changes = changes
-        self._given_directory = directory
         self._limits = limits
 
     @property
@@ -56,7 +53,7 @@ class RestAPI(fx.Fixture):
         return self._service.pid
 
     def _setUp(self) -> None:
-        directory = self._given_directory or pathlib.Path(self.useFixture(fx.TempDir()).path)
+        directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
         port = machine.free_port()
         self.url = f"http://127.0.0.1:{port}"
         conf = directory / "cyborg_quota.conf"
@@ -81,14 +78,4 @@ class RestAPI(fx.Fixture):
 @once_per_process
 def running(ledger_url: str, keystone: Keystone) -> RestAPI:
     """Return the API that the tests of this process share: its imports take longer than a test. It has one worker."""
-    directory, lock = machine.private_directory(PREFIX, environment.DIRECTORY)
-    api = RestAPI(ledger_url, keystone, {"workers = 2": "workers = 1"}, directory)
-    api.setUp()
-
-    def end() -> None:
-        api.cleanUp()
-        shutil.rmtree(directory, ignore_errors=True)
-        lock.close()
-
-    fixtures.at_exit(end)
-    return api
+    return lasting(RestAPI(ledger_url, keystone, ONE_WORKER), PREFIX, environment.DIRECTORY)

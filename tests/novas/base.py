@@ -12,8 +12,9 @@ from oslotest import base
 import cyborg_quota
 from cyborg_quota.conf import loading
 from tests import base as ledger_base
-from tests import fixtures, invariants
+from tests import fixtures
 from tests.cyborgs import quota
+from tests.integration import test_openstackclient
 from tests.novas.cloud import Cloud
 from tests.servers import machine
 from tests.servers.sharing import need, once_per_process
@@ -54,13 +55,7 @@ class Ledger:
         """The differences between the counters and Cyborg's bound ARQs. ``arqs``: include other ARQs that are left."""
         found = self._cloud.records.arqs().values() if arqs else ()
         problems = [f"ARQ {arq.uuid} is {arq.state}" for arq in found if arq.state != "Bound"]
-        charged, bound = quota.charged(self.engine), self._cloud.records.bound()
-        if charged != bound:
-            problems.append(f"charged {charged}, bound {bound}")
-        reserved = self.engine.list_reservations(ledger_base.ADMIN, state="reserved")
-        problems += [f"reserved for ARQ {row.consumer}" for row in reserved]
-        with self._sql.connect() as connection:
-            return problems + invariants.find_violations(connection)
+        return problems + quota.differences(self.engine, self._cloud.records, self._sql)
 
     def wait_until_equal(self, *, arqs: bool = True) -> list[str]:
         """Wait until there is no difference; returns those that remain."""
@@ -97,6 +92,12 @@ class NovaTestCase(base.BaseTestCase):
         """Assert the number charged to the project, and that every counter of the ledger agrees with Cyborg."""
         self.assertEqual([], self.ledger.wait_until_equal())
         self.assertEqual((count, 0), self.ledger.used(self.project_id))
+
+    def openstack(self, *arguments: str) -> str:
+        """Run `openstack`, which takes longer than the APIs; returns its output."""
+        status, out, err = test_openstackclient.run(self, self.user.environ, *arguments)
+        self.assertFalse(status, err)
+        return out
 
     def active(self, flavor: str, count: int = 1) -> list[str]:
         """Create servers, and wait until they are active."""

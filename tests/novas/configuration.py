@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 from collections.abc import Mapping
 
@@ -142,33 +141,24 @@ TYPES = {"nova": "compute", "glance": "image", "neutron": "network", "placement"
 """{service: its type in Keystone's catalogue}"""
 
 
-@dataclasses.dataclass(frozen=True)
-class TemplateValues:
-    """The values in the files: ``values`` are the URLs of databases and services, by the names in the templates."""
+def write(workdir: pathlib.Path, etc: pathlib.Path, password: str, urls: Mapping[str, str]) -> None:
+    """Write one file for each service, named after it; those of Glance and Nova where these look for them.
 
-    workdir: pathlib.Path
-    etc: pathlib.Path
-    keystone: str
-    password: str
-    values: Mapping[str, str]
-
-
-def write(template: TemplateValues) -> None:
-    """Write one file for each service, named after it; those of Glance and Nova where these look for them."""
-    values = {name: value.replace("$", "$$") for name, value in template.values.items()}
-    names = {"keystone": template.keystone, "user": USER, "password": template.password, "project": PROJECT}
-    auth = AUTH.format(region=REGION, **names)
-    known = {**values, "workdir": template.workdir, "etc": template.etc, "auth": auth}
-    texts = {"nova": NOVA, "glance": GLANCE, "neutron": NEUTRON, "placement": PLACEMENT, "cyborg": CYBORG}
-    for service, text in texts.items():
-        tokens = TOKENS.format(keystone=template.keystone, auth=auth)
-        content = text.format(**known) + tokens + SERVICE_USER.format(auth=auth)
-        path = template.workdir / ("glance-api.conf" if service == "glance" else f"{service}.conf")
+    :param etc: the directory of the files that the services install.
+    :param password: of the user USER.
+    :param urls: of Keystone, databases and services, by the names in the templates.
+    """
+    values = {name: value.replace("$", "$$") for name, value in urls.items()}
+    values |= {"workdir": str(workdir), "etc": str(etc), "password": password}
+    values["auth"] = AUTH.format(user=USER, project=PROJECT, region=REGION, **values)
+    texts = {"nova": NOVA, "glance-api": GLANCE, "neutron": NEUTRON, "placement": PLACEMENT, "cyborg": CYBORG}
+    for name, text in texts.items():
+        path = workdir / f"{name}.conf"
         path.touch(mode=0o600)
-        path.write_text(content)
-    (template.workdir / "api-paste.ini").write_text((template.etc / "nova/api-paste.ini").read_text())
+        path.write_text((text + TOKENS + SERVICE_USER).format(**values))
+    (workdir / "api-paste.ini").write_text((etc / "nova/api-paste.ini").read_text())
     for directory in ("images", "staging", "tasks"):
-        (template.workdir / directory).mkdir()
+        (workdir / directory).mkdir()
 
 
 def write_host(workdir: pathlib.Path, host: str) -> None:

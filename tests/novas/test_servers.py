@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator
 
 from keystoneauth1 import exceptions as ksa_exceptions
 
 from tests.novas import base
-from tests.novas.cloud import HOSTS
 from tests.servers import machine
 
 REFUSED = r"project {project_id}, resource fpga: limit 3, used {used}, reserved 0, requested {requested}"
@@ -19,10 +19,12 @@ REFUSED = r"project {project_id}, resource fpga: limit 3, used {used}, reserved 
 class TestLimit(base.NovaTestCase):
     def test_one_device_each(self) -> None:
         """Three servers are admitted, the fourth is refused, and one more is admitted after a delete."""
-        servers = [self.user.create_server(self.one_device) for _ in range(4)]
+        options = ("--flavor", self.one_device, "--image", self.cloud.image_id, "--nic", "none")
+        made = [self.openstack("server", "create", *options, "-f", "json", "server") for _ in range(4)]
+        servers = [json.loads(server)["id"] for server in made]
         self.assertEqual(["ACTIVE"] * 3 + ["ERROR"], [self.user.wait(server) for server in servers])
         self.assert_charged(3)
-        self.user.openstack("server", "delete", "--wait", servers[0])
+        self.openstack("server", "delete", "--wait", servers[0])
         self.assert_charged(2)
         self.active(self.one_device)
         self.assert_charged(3)
@@ -37,28 +39,18 @@ class TestLimit(base.NovaTestCase):
         [refused] = self.user.create_servers(self.two_devices)
         self.assertEqual("ERROR", self.user.wait(refused))
         self.assert_charged(2)
-        shown = self.user.openstack("server", "show", "-f", "json", refused)
-        fault = shown["fault"]["message"]
+        fault = json.loads(self.openstack("server", "show", "-f", "json", refused))["fault"]["message"]
         self.assertIn("Invalid response from Cyborg: <Response [403]>", fault)
-        arqs = re.findall(r"[0-9a-f-]{36}", fault)
-        self.assertEqual(2, len(arqs), fault)
+        first, second = re.findall(r"[0-9a-f-]{36}", fault)
         words = REFUSED.format(project_id=self.project_id, used=2, requested=2)
         lines = self.cloud.conductor.output().splitlines()
-        [named] = [line for line in lines if refused in line and "are not bound" in line]
-        self.assertEqual([True, True], [arq in named for arq in arqs])
+        about = (refused, "are not bound", first, second)
+        [named] = [line for line in lines if all(text in line for text in about)]
         [request] = re.findall(r"req-[0-9a-f-]{36}", named)
         self.assertEqual(1, sum(request in line and words in line for line in lines), self.cloud.conductor.tail())
         detail = self.user.call("accelerator", "GET", f"/v2/quotas/{self.project_id}/detail")["quota"]["fpga"]
-        expected = {
-            "limit": 3,
-            "in_use": 2,
-            "reserved": 0,
-            "fits": 1,
-            "bound_by": None,
-            "override": None,
-            "in_force": "own",
-        }
-        self.assertEqual(expected, detail)
+        held = {"limit": 3, "in_use": 2, "reserved": 0, "fits": 1}
+        self.assertEqual({**held, "bound_by": None, "override": None, "in_force": "own"}, detail)
         self.active(self.one_device)
         self.assert_charged(3)
 
@@ -86,7 +78,6 @@ class TestLifecycle(base.NovaTestCase):
         self.user.delete(*others)
         self.user.act(server, "unshelve")
         machine.wait_until(lambda: self.user.wait(server) == "ACTIVE", 30.0)
-        self.assertEqual("ACTIVE", self.user.wait(server))
         self.assert_charged(2)
 
     def test_resize_is_refused_by_nova(self) -> None:
@@ -157,10 +148,8 @@ class TestDeadHost(base.NovaTestCase):
         [server] = self.user.create_servers(self.two_devices)
         reached = self.cloud.workdir / "hold.reached"
         machine.wait_until(reached.exists, 60.0)
-        self.assertTrue(reached.exists())
         reached.unlink()
         host = self.host_of(server)
-        self.assertIn(host, HOSTS)
         self.cloud.computes[host].kill()
         self.assert_charged(2)
         hold.unlink()

@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user of the cloud: through the `openstack` command, or through the services' APIs, which are faster."""
+"""A user of the cloud, through the services' APIs."""
 
 from __future__ import annotations
 
-import json
-import os
-import pathlib
-import tempfile
 from typing import TYPE_CHECKING, Any
 
 from keystoneauth1.adapter import Adapter
 
-from tests.cyborgs.starting import ProcessSettings
+from tests.integration import test_openstackclient
 from tests.novas.configuration import REGION
 from tests.servers import machine
 
@@ -24,50 +20,22 @@ COMPUTE_VERSION = "2.96"
 MICROVERSIONS = {"compute": f"compute {COMPUTE_VERSION}", "accelerator": "accelerator 2.1"}
 
 
-class CommandError(Exception):
-    """`openstack` ended with an error; the message is its output."""
-
-
 class User:
-    """A user of one project. ``project_id`` is None for the administrator, who needs none here."""
+    """A user of one project. ``project_id`` is empty for the administrator, who needs none here.
+
+    ``environ``: the environment variables with which `openstack` acts as this user.
+    """
 
     def __init__(self, cloud: Cloud, name: str, password: str, project: str, project_id: str = "") -> None:
         self._cloud = cloud
         self.project_id = project_id
-        self._environ = {
-            "OS_AUTH_URL": cloud.keystone.url,
-            "OS_USERNAME": name,
-            "OS_PASSWORD": password,
-            "OS_PROJECT_NAME": project,
-            "OS_USER_DOMAIN_ID": "default",
-            "OS_PROJECT_DOMAIN_ID": "default",
+        self.environ = {
+            **test_openstackclient.variables(cloud.keystone, name, password, project),
             "OS_REGION_NAME": REGION,
             "OS_COMPUTE_API_VERSION": COMPUTE_VERSION,
         }
         self._session = cloud.keystone.session(name, password, project_name=project, project_domain_id="default")
         self._session.timeout = CALL_SECONDS
-
-    # --- the command ---
-
-    def openstack(self, *arguments: str) -> Any:
-        """Run `openstack`; returns its output, parsed if it is JSON. Raises CommandError."""
-        with tempfile.TemporaryDirectory() as directory:
-            out, err = (pathlib.Path(directory) / name for name in ("out", "err"))
-            environ = {"PATH": os.environ["PATH"], "HOME": directory, **self._environ}
-            command = [str(self._cloud.programs / "openstack"), *arguments]
-            settings = ProcessSettings(out, err, environ, pathlib.Path(directory))
-            status = self._cloud.starter.start(command, settings).wait(CALL_SECONDS)
-            text = out.read_text()
-            if status != 0:
-                raise CommandError(f"openstack {' '.join(arguments)}: {err.read_text()[-2000:]}")
-        return json.loads(text) if text.startswith(("{", "[")) else text
-
-    def create_server(self, flavor: str, name: str = "server") -> str:
-        """Run `openstack server create`; returns the UUID. See ``wait`` for its status."""
-        options = ("--flavor", flavor, "--image", self._cloud.image_id, "--nic", "none", "-f", "json")
-        return str(self.openstack("server", "create", *options, name)["id"])
-
-    # --- the APIs ---
 
     def adapter(self, kind: str) -> Adapter:
         version = {"default_microversion": COMPUTE_VERSION} if kind == "compute" else {}

@@ -5,14 +5,22 @@ from __future__ import annotations
 
 import functools
 import os
+import pathlib
+import shutil
+import tempfile
 import unittest
 from collections.abc import Callable
 from typing import Any, TypeVar
+from unittest import mock
 
-from tests import needs
+import fixtures as fx
+
+from tests import fixtures, needs
 from tests.installing import NotAvailable
+from tests.servers import machine
 
 T = TypeVar("T")
+F = TypeVar("F", bound=fx.Fixture)
 
 
 def once_per_process(make: Callable[..., T]) -> Callable[..., T]:
@@ -32,6 +40,24 @@ def once_per_process(make: Callable[..., T]) -> Callable[..., T]:
         return made[key]
 
     return get
+
+
+def lasting(made: F, prefix: str, otherwise: pathlib.Path) -> F:
+    """Set up a fixture until this process ends.
+
+    Its files are in a directory of their own: those of a test are deleted at its end. See machine.private_directory.
+    """
+    workdir, lock = machine.private_directory(prefix, otherwise)
+    with mock.patch.object(tempfile, "tempdir", str(workdir)):
+        made.setUp()
+
+    def end() -> None:
+        made.cleanUp()
+        shutil.rmtree(workdir, ignore_errors=True)
+        lock.close()
+
+    fixtures.at_exit(end)
+    return made
 
 
 def need(test: unittest.TestCase, what: str, make: Callable[..., T], *arguments: Any) -> T:
