@@ -28,7 +28,7 @@ from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.ledger.limit_source import LimitDriver, PathLimits
 from cyborg_quota.types import UNLIMITED, ResourceKey, UsageKey
-from tests import invariants, kept_connections, needs, shared_dialects, statement_cache
+from tests import invariants, kept_connections, needs, statement_cache
 
 statement_cache.share()
 
@@ -120,7 +120,6 @@ def synced_url(backend: str, pid: int, name: str = "shared") -> str:
     """Return a database with our schema that all tests of this process share."""
     url = fresh_url(backend, name)
     schema.sync(Database(settings(url)))
-    shared_dialects.keep(url)
     if backend == "postgresql":
         kept_connections.keep(url)
     gc.freeze()  # the imported modules: no collection visits them again

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg_quota.db import connect
-from tests import kept_connections, shared_dialects
+from tests import kept_connections
 
 _make_engine = connect.make_engine
 
@@ -41,7 +41,6 @@ def share() -> None:
 
 def _make_shared(*arguments: Any) -> sa.Engine:
     engine = _make_engine(*arguments)
-    shared_dialects.share(engine)
     kept_connections.share(engine)
     engine.update_execution_options(compiled_cache=_shared)
     return engine
