@@ -16,7 +16,7 @@ from tests.cyborgs.client import call
 from tests.cyborgs.starting import Process, ProcessSettings, ProgramStarter, ServiceError, Starter
 from tests.servers import machine
 
-__all__ = ["Service", "ServiceError", "WebSettings", "answers", "start_all", "web_service"]
+__all__ = ["Service", "ServiceError", "WebSettings", "answering", "start_all", "web_service"]
 
 START_TIMEOUT_SECONDS = 90.0
 STOP_TIMEOUT_SECONDS = 20.0
@@ -190,15 +190,16 @@ def web_service(
     """Serve the WSGI application MODULE:NAME on a port of 127.0.0.1."""
     serve = str(pathlib.Path(__file__).with_name("serve.py"))
     command = [str(settings.programs / "python"), serve, application, str(port), str(threads), *arguments]
+    ready = answering(f"http://127.0.0.1:{port}/", settings.ready)
+    return Service(name, command, settings.workdir, ready, settings.environment, starter=starter)
+
+
+def answering(url: str, statuses: Container[int] = (200,)) -> Callable[[str], bool]:
+    """Return a function for ``ready``: whether the service answers a GET of this URL with one of these statuses."""
 
     def is_ready(_log: str) -> bool:
-        return answers(f"http://127.0.0.1:{port}", statuses=settings.ready)
+        with contextlib.suppress(OSError):
+            return call(url, "GET", "").status in statuses
+        return False
 
-    return Service(name, command, settings.workdir, is_ready, settings.environment, starter=starter)
-
-
-def answers(url: str, path: str = "/", statuses: Container[int] = (200,)) -> bool:
-    """Return whether a service answers this request with one of these statuses."""
-    with contextlib.suppress(OSError):
-        return call(url, "GET", path).status in statuses
-    return False
+    return is_ready

@@ -10,8 +10,9 @@ import pathlib
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from cyborg_quota.types import Reservation
 from tests import base as ledger_base
 from tests.cyborgs import environment, quota
 from tests.servers import machine
@@ -49,16 +50,11 @@ class PointsTestCase(quota.QuotaTestCase):
         machine.wait_until(self.reached(point).exists, REACH_SECONDS)
         self.assertTrue(self.reached(point).exists(), f"no bind came to {point}")
 
-    def extension_of(self, consumer: str) -> Callable[[], bool]:
-        """Whether the reservation of the consumer lives longer than it did at this call, while an expirer runs."""
-        [before] = self.engine.list_reservations(ledger_base.ADMIN, consumer=consumer)
-
-        def is_extended() -> bool:
-            self.assertEqual(0, self.engine.expire(ledger_base.ADMIN))
-            [now] = self.engine.list_reservations(ledger_base.ADMIN, consumer=consumer)
-            return now.state == "reserved" and str(now.expire) > str(before.expire)
-
-        return is_extended
+    def is_extended(self, arq: str, before: Reservation) -> bool:
+        """Whether the reservation of this ARQ lives longer than it did before, while an expirer runs."""
+        self.assertEqual(0, self.engine.expire(ledger_base.ADMIN))
+        [now] = self.engine.list_reservations(ledger_base.ADMIN, consumer=arq)
+        return now.state == "reserved" and str(now.expire) > str(before.expire)
 
     def start_again(self, point: str) -> None:
         """Start the conductor that is killed at the point."""
@@ -196,25 +192,14 @@ class TestJobs(PointsTestCase):
         super().setUp()
         (self.points / "job").touch()
 
-    def test_settled_when_the_job_ends(self) -> None:
-        arqs = self.client.created(self.profile, 2)
-        with self.held("bound"):
-            instance = self.bind(arqs)
-            self.wait_for("bound")
-            self.assertEqual((0, 2), self.figures())
-            self.assertEqual({}, self.stack.nova.told_of(instance))
-        machine.wait_until(lambda: len(self.stack.nova.told_of(instance)) == 2, REACH_SECONDS)
-        self.assertEqual(dict.fromkeys(arqs, "completed"), self.stack.nova.told_of(instance))
-        self.assertEqual((2, 0), self.figures())
-        self.assert_agree()
-
     def test_one_job_of_two_exceeds_the_limit(self) -> None:
-        """Nova is notified of both ARQs: the other ARQ stays bound and charged."""
+        """They are settled when the jobs end. Nova is told of both ARQs: the other ARQ stays bound and charged."""
         self.set_limit(2)
         arqs = self.client.created(self.profile, 2)
         with self.held("bound"):
             instance = self.bind(arqs)
             self.wait_for("bound")
+            self.assertEqual(((0, 2), {}), (self.figures(), self.stack.nova.told_of(instance)))
             self.lose_quota()
         machine.wait_until(lambda: len(self.stack.nova.told_of(instance)) == 2, REACH_SECONDS)
         self.assertEqual(["completed", "failed"], sorted(self.stack.nova.told_of(instance).values()))
@@ -262,9 +247,9 @@ class TestLong(PointsTestCase):
         """The lifetime of the reservation begins again before it ends, while an expirer runs."""
         [arq] = self.client.created(self.profile)
         with self.binding("bound", arq) as [first]:
-            is_extended = self.extension_of(arq)
-            machine.wait_until(is_extended, REACH_SECONDS)
-            self.assertTrue(is_extended())
+            [before] = self.engine.list_reservations(ledger_base.ADMIN, consumer=arq)
+            machine.wait_until(lambda: self.is_extended(arq, before), REACH_SECONDS)
+            self.assertTrue(self.is_extended(arq, before))
         self.assertEqual(202, first.result())
         self.assertEqual(["committed"], [row[3] for row in self.reservations(arq)])
         self.assert_agree()

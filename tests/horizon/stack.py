@@ -16,7 +16,7 @@ import cyborg_quota
 from cyborg_quota import QuotaEngine
 from tests import base, doc_pages, fixtures
 from tests.api import server as api_server
-from tests.cyborgs.service import Service, answers
+from tests.cyborgs.service import Service, answering
 from tests.cyborgs.starting import ProgramStarter
 from tests.horizon import environment
 from tests.integration import rest_api
@@ -75,7 +75,7 @@ class Stack(fx.Fixture):
 
     def _start_horizon(self) -> None:
         port = machine.free_port()
-        self.horizon_url = url = f"http://127.0.0.1:{port}"
+        self.horizon_url = f"http://127.0.0.1:{port}"
         command = [str(self._python), str(pathlib.Path(__file__).with_name("serve.py")), str(port)]
         variables = {
             "DJANGO_SETTINGS_MODULE": environment.SETTINGS_MODULE,
@@ -83,11 +83,8 @@ class Stack(fx.Fixture):
             "CYBORG_QUOTA_HORIZON_SECRET": secrets.token_hex(32),
         }
         directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
-
-        def is_ready(_log: str) -> bool:
-            return answers(url, "/auth/login/")
-
-        self.horizon = Service("horizon", command, directory, is_ready, variables, starter=ProgramStarter())
+        ready = answering(f"{self.horizon_url}/auth/login/")
+        self.horizon = Service("horizon", command, directory, ready, variables, starter=ProgramStarter())
         self.addCleanup(self.horizon.stop)
         self.horizon.start()
 

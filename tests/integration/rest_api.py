@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import fixtures as fx
 
 from tests import installing
-from tests.cyborgs.service import Service, answers
+from tests.cyborgs.service import Service, answering
 from tests.cyborgs.starting import ProgramStarter
 from tests.integration import environment
 from tests.integration.server import Keystone
@@ -67,10 +67,8 @@ class RestAPI(fx.Fixture):
         (directory / "gunicorn.py").write_text(text)
         command = [str(pathlib.Path(sys.executable).with_name("gunicorn")), "--config", str(directory / "gunicorn.py")]
 
-        def is_ready(_log: str) -> bool:
-            return answers(self.url, "/healthcheck")
-
-        self._service = Service("api", command, directory, is_ready, starter=ProgramStarter())
+        ready = answering(f"{self.url}/healthcheck")
+        self._service = Service("api", command, directory, ready, starter=ProgramStarter())
         self.addCleanup(self._service.stop)
         self._service.start()
 

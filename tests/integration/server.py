@@ -16,7 +16,7 @@ from keystoneauth1.identity.v3 import Password
 from keystoneauth1.session import Session
 
 from tests import fixtures
-from tests.cyborgs.service import Service, answers
+from tests.cyborgs.service import Service, answering
 from tests.cyborgs.starting import Starter
 from tests.integration import environment
 from tests.integration.environment import REGION
@@ -75,9 +75,7 @@ class Keystone:
         self._starter = Starter(found.python, self.workdir, templates={PROGRAM.name: MODULES})
         command = [str(PROGRAM), str(port), str(threads)]
         environ = {"OS_KEYSTONE_CONFIG_FILES": str(self.workdir / environment.CONFIG_NAME)}
-        self.service = Service(
-            "serve", command, self.workdir, lambda _log: answers(self.url, "/v3"), environ, starter=self._starter
-        )
+        self.service = Service("serve", command, self.workdir, answering(self.url), environ, starter=self._starter)
         # (Keystone needs four times as long for each request whose token has the scope system.)
         admin = self.session("admin", self.password, project_name="admin", project_domain_id="default")
         self.admin = Adapter(admin, service_type="identity", endpoint_override=self.url)
