@@ -261,11 +261,9 @@ def surroundings() -> Iterator[str]:
     """A directory of its own, and no configuration but that of the page."""
     environment, directory = dict(os.environ), os.getcwd()
     with tempfile.TemporaryDirectory() as own:
-        for name in list(os.environ):
-            if _ENVIRONMENT.match(name):
-                del os.environ[name]
-        os.environ["HOME"] = own
-        os.environ["COLUMNS"] = "200"
+        for name in filter(_ENVIRONMENT.match, environment):
+            del os.environ[name]
+        os.environ.update(HOME=own, COLUMNS="200")
         os.chdir(own)
         try:
             yield own
@@ -300,15 +298,15 @@ def rewrite(page: str, found: list[tuple[Shown, str]]) -> None:
 
 def run(write: bool) -> int:
     """Compare all pages; returns the exit status."""
-    count = 0
+    status = 0
     for page in PAGES:
-        found = differences(page)
-        count += len(found)
-        for shown, output in found:
+        for shown, output in (found := differences(page)):
             print(f"{shown.place}: $ {shown.command}\n--- shown\n{shown.output}\n--- now\n{output}\n")
         if write:
             rewrite(page, found)
-    return int(bool(count) and not write)
+        elif found:
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

@@ -52,12 +52,9 @@ def missing(module, name):
             yield
         return
     owner = next(one for one in getattr(where, "__mro__", [where]) if last in vars(one))
-    value = vars(owner)[last]
-    delattr(owner, last)
-    try:
+    with mock.patch.object(owner, last):  # (which puts it back)
+        delattr(owner, last)
         yield
-    finally:
-        setattr(owner, last, value)
 
 
 def other_signature(module, name):

@@ -108,27 +108,20 @@ class TestKilled(PointsTestCase):
         self.bind(arqs)
         self.assert_agree()
 
-    def test_between_bind_and_commit(self) -> None:
-        """The next conductor charges the first ARQ, which is bound; the reservation of the second one expires."""
+    def test_between_bind_and_commit_or_after_it(self) -> None:
+        """The first ARQ is bound, and charged at the latest by the next conductor. The second reservation expires."""
         self.set_limit(2)
-        arqs = self.kill_at("bound")
-        self.assertEqual(["Bound", "Initial"], self.records.states(arqs))
-        self.wait_for_figures(1, 1)
-        self.expire_all()
-        self.assertEqual((1, 0), self.figures())
-        self.assertEqual(quota.Output(0, "", ""), self.reconcile())
-        self.bind(arqs[1:])
-        self.refused(self.client.created(self.profile))
-        self.assert_agree()
-        self.client.delete(arqs)
-        self.assert_agree()
-
-    def test_between_commit_and_answer(self) -> None:
-        arqs = self.kill_at("committed")
-        self.assertEqual((["Bound", "Initial"], (1, 1)), (self.records.states(arqs), self.figures()))
-        self.expire_all()
-        self.assertEqual(0, self.reconcile().status)
-        self.assert_agree()
+        for point in ("bound", "committed"):
+            arqs = self.kill_at(point)
+            self.assertEqual(["Bound", "Initial"], self.records.states(arqs), point)
+            self.wait_for_figures(1, 1)
+            self.expire_all()
+            self.assertEqual(((1, 0), quota.Output(0, "", "")), (self.figures(), self.reconcile()), point)
+            self.bind(arqs[1:])
+            self.refused(self.client.created(self.profile))
+            self.assert_agree()
+            self.client.delete(arqs)
+            self.assert_agree()
 
 
 class TestConcurrentCalls(PointsTestCase):

@@ -4,17 +4,11 @@
 from __future__ import annotations
 
 import pathlib
-import uuid
 
 from tests import installing
 from tests.cyborgs import configuration, environment, quota
 from tests.cyborgs.service import Service
 from tests.cyborgs.starting import ProgramStarter
-
-PATHS = """
-[DEFAULT]
-logging_context_format_string = %(pathname)s says %(message)s
-"""
 
 
 def same(one: pathlib.Path, other: pathlib.Path) -> bool:
@@ -22,22 +16,6 @@ def same(one: pathlib.Path, other: pathlib.Path) -> bool:
 
 
 class TestInstalled(quota.QuotaTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        [self.site_packages] = environment.DIRECTORY.glob("env/lib/python*/site-packages")
-
-    @property
-    def config(self) -> str:  # type: ignore[override]
-        return super().config + PATHS
-
-    def test_the_conductor_and_the_api(self) -> None:
-        self.set_limit(0)
-        arqs = self.client.created(self.profile)
-        self.assertEqual(403, self.client.bind(arqs, str(uuid.uuid4()), self.rp).status)
-        integration = self.site_packages / "cyborg_quota/cyborg"
-        self.assertIn(f"{integration}/errors.py says Bind refused: ", self.stack.conductor.output())
-        self.assertIn(f"application of {integration}/wsgi.py", self.stack.api.output())
-
     def test_the_conductor_as_a_program(self) -> None:
         """Started without a template, it serves in a worker process with threads, as Cyborg's own conductor does."""
         conductors = {}
@@ -55,7 +33,9 @@ class TestInstalled(quota.QuotaTestCase):
 
     def test_every_file_of_the_tree(self) -> None:
         """The installed package is the present source: an edited file causes a new installation."""
+        [packages] = environment.DIRECTORY.glob("env/lib/python*/site-packages")
         paths = installing.package_files()
         self.assertIn("cyborg_quota/db/migrations/script.py.mako", map(str, paths))
-        differ = [str(path) for path in paths if not same(installing.TOP / path, self.site_packages / path)]
-        self.assertEqual([], differ)
+        self.assertEqual([], [str(path) for path in paths if not same(installing.TOP / path, packages / path)])
+        # The services import it from there.
+        self.assertIn(f"application of {packages}/cyborg_quota/cyborg/wsgi.py", self.stack.api.output())

@@ -12,6 +12,8 @@ from tests.cyborgs import keystone
 from tests.cyborgs.client import Client
 from tests.integration import test_openstackclient
 
+VERSION_HEADERS = ("OpenStack-API-Version", "OpenStack-API-Minimum-Version", "OpenStack-API-Maximum-Version", "Vary")
+
 
 class TestPersonas(keystone.KeystoneTestCase):
     """``client`` is a member of the project, whose parent has a limit of 4 fpga; the project has 2."""
@@ -91,7 +93,12 @@ class TestPersonas(keystone.KeystoneTestCase):
         token = self.keystone.create_token(self.project_id, "reader")
         session = Session(Token(self.keystone.url, token, project_id=self.project_id))
         cyborg = Adapter(session, service_type="accelerator", interface="public")
-        self.assertEqual(3, cyborg.get(f"{self.path}/detail").json()["quota"]["fpga"]["limit"])
-        self.assertEqual(200, cyborg.get("/device_profiles").status_code)
+        ours, theirs = cyborg.get(f"{self.path}/detail"), cyborg.get("/device_profiles")
+        self.assertEqual((3, 200), (ours.json()["quota"]["fpga"]["limit"], theirs.status_code))
+        self.assertRegex(ours.headers["X-OpenStack-Request-Id"], "^req-")
+        # The microversion is negotiated as by Cyborg itself.
+        self.assertEqual(*[{name: answer.headers[name] for name in VERSION_HEADERS} for answer in (ours, theirs)])
         forged = self.client_with("forged", self.project_id)
-        self.assertEqual([401, 401], [forged.call("GET", path).status for path in (self.path, "/device_profiles")])
+        answers = [forged.call("GET", path) for path in (self.path, "/device_profiles")]
+        self.assertEqual([401, 401], [answer.status for answer in answers])
+        self.assertEqual("cyborg_quota.unauthorized", answers[0].body["errors"][0]["code"])

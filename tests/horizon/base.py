@@ -43,8 +43,40 @@ class PanelsTestCase(base.BaseTestCase):
         self.useFixture(catalog.OnlyAccelerator(self.stack.keystone, f"{self.stack.api.url}/v2"))
 
     def log_in(self, user: stack.User, panel: str, *cookies: tuple[str, str], is_new: bool = False) -> Page:
-        """See the function ``log_in``. All tests have the same catalog, so that a session can serve several of them."""
-        return log_in(self, self.stack, user, panel, *cookies, is_new=is_new)
+        """A page with the browser's cookies of this user alone; ``panel`` is a path, as in project/accelerator_quota.
+
+        The sessions share the browser's cache: Horizon's scripts are large. An earlier page has no session any more. If
+        the test fails, its report has what the browser shows, and the log of Horizon.
+
+        :param is_new: log in; otherwise, continue the last session that was not new. A session keeps the catalog.
+        """
+        context, url = self.stack.context, self.stack.horizon_url
+        session = None if is_new else self.stack.sessions.get(user.name)
+        context.clear_cookies()
+        context.add_cookies(
+            [*(session or []), *[{"name": name, "value": value, "url": url} for name, value in cookies]]
+        )
+        self.page = page = context.new_page()
+        self.addCleanup(page.close)
+        page.set_viewport_size({"width": WIDTHS[0], "height": 900})
+        page.set_default_timeout(TIMEOUT_MILLISECONDS)
+        self.addOnException(self.describe)
+        if session is not None:
+            page.goto(f"{url}/{panel}/")
+        else:
+            page.goto(f"{url}/auth/login/?next=/{panel}/")
+            page.fill("#id_username", user.name)
+            page.fill("#id_password", user.password)
+            page.click("#loginBtn")
+        page.wait_for_selector(CONTENT)
+        if not is_new and session is None:
+            given = {name for name, _value in cookies}
+            self.stack.sessions[user.name] = [one for one in context.cookies() if one["name"] not in given]
+        return page
+
+    def describe(self, _error: object) -> None:
+        self.addDetail("page", text_content(f"{self.page.url}\n{self.page.content()[:20_000]}"))
+        self.addDetail("Horizon", text_content(self.stack.horizon.output()[-10_000:]))
 
     def make_budget(self, name: str) -> None:
         """Give a project a budget of 1000 hours for a year, of which 400 are spent."""
@@ -72,49 +104,6 @@ class PanelsTestCase(base.BaseTestCase):
             if picture is not None and PICTURES in os.environ:
                 take_picture(page, f"{picture}-{width}")
         page.set_viewport_size({"width": WIDTHS[0], "height": 900})
-
-
-def log_in(
-    test: base.BaseTestCase,
-    services: stack.Stack,
-    user: stack.User,
-    panel: str,
-    *cookies: tuple[str, str],
-    is_new: bool = True,
-) -> Page:
-    """A page with the browser's cookies of this user alone; ``panel`` is a path, as in project/accelerator_quota.
-
-    The sessions share the browser's cache: Horizon's scripts are large. An earlier page has no session any more. If the
-    test fails, its report has what the browser shows, and the log of Horizon.
-
-    :param is_new: log in; otherwise, continue the last session that was not new. A session keeps the catalog.
-    """
-
-    def describe(_error: object) -> None:
-        test.addDetail("page", text_content(f"{page.url}\n{page.content()[:20_000]}"))
-        test.addDetail("Horizon", text_content(services.horizon.output()[-10_000:]))
-
-    context, url = services.context, services.horizon_url
-    session = None if is_new else services.sessions.get(user.name)
-    context.clear_cookies()
-    context.add_cookies([*(session or []), *[{"name": name, "value": value, "url": url} for name, value in cookies]])
-    page: Page = context.new_page()
-    test.addCleanup(page.close)
-    page.set_viewport_size({"width": WIDTHS[0], "height": 900})
-    page.set_default_timeout(TIMEOUT_MILLISECONDS)
-    test.addOnException(describe)
-    if session is not None:
-        page.goto(f"{url}/{panel}/")
-    else:
-        page.goto(f"{url}/auth/login/?next=/{panel}/")
-        page.fill("#id_username", user.name)
-        page.fill("#id_password", user.password)
-        page.click("#loginBtn")
-    page.wait_for_selector(CONTENT)
-    if not is_new and session is None:
-        given = {name for name, _value in cookies}
-        services.sessions[user.name] = [one for one in context.cookies() if one["name"] not in given]
-    return page
 
 
 def text(page: Page, selector: str = CONTENT) -> str:

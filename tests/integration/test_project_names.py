@@ -164,6 +164,11 @@ class TestUnknown(ProjectNamesTestCase):
         self.assertEqual((0, 4), (ended.status, len(ended.json)), ended.err)
         self.assertEqual([], self.good("limits", "import", str(file)), "what the file does not change is not looked up")
 
+    def test_a_user_without_the_role(self) -> None:
+        self.write_config(self.keystone.people.member_of_the_first)
+        error = self.refused(1, "set", "gpu=1", "x")
+        self.assertIn("role reader on the system", error)
+
 
 class TestOrphans(ProjectNamesTestCase):
     def test_what_a_deleted_project_holds(self) -> None:
@@ -224,23 +229,3 @@ class TestLimitsOfKeystone(ProjectNamesTestCase):
         self.assertEqual({"fpga": 0, "gpu": 7}, limits)
         refused = self.refused(1, "set", "gpu=9", self.physics)
         self.assertIn("in Keystone (openstack registered limit set, openstack limit set)", refused)
-
-
-class TestOtherDriver(ProjectNamesTestCase):
-    driver = "noop"
-
-    def test_names_and_orphans_with_any_limit_driver(self) -> None:
-        gone = self.create("gone")
-        for name in ("gone", "atlas"):
-            self.good("reserve", "--project", self.named(name), "gpu=1")
-        rows = self.good("list", "--usage", "--names")
-        self.assertEqual({self.named("gone"), self.named("atlas")}, {row["project_name"] for row in rows})
-        self.keystone.admin.delete(f"/projects/{gone}")
-        self.assertEqual(1, self.call("project", "list", "--orphans").status)
-        rows = self.good("list", "--usage", "--names")
-        self.assertEqual({None, self.named("atlas")}, {row["project_name"] for row in rows})
-
-    def test_a_user_without_the_role(self) -> None:
-        self.write_config(self.keystone.people.member_of_the_first)
-        error = self.refused(1, "set", "gpu=1", "x")
-        self.assertIn("role reader on the system", error)
