@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import re
 import shutil
 import sys
 from collections.abc import Iterable
@@ -27,21 +26,6 @@ HEIGHT: Final = 900
 MAX_IMAGE_HEIGHT: Final = 16_000
 GENERATED: Final = {"genindex", "search", "py-modindex"}
 SCRIPT: Final = pathlib.Path(__file__).with_suffix(".js")
-REPLACE: Final = """
-async ([text, url, script]) => {
-  const base = document.querySelector("base") ?? document.head.insertBefore(document.createElement("base"), null);
-  base.href = url;
-  document.body.replaceWith(document.adoptNode(new DOMParser().parseFromString(text, "text/html").body));
-  if (script) await new Promise((resolve) => {
-    const element = document.createElement("script");
-    element.addEventListener("load", resolve);
-    element.src = script;
-    document.body.append(element);
-  });
-  await Promise.all([...document.images].map((image) => image.decode().catch(() => null)));
-}
-"""
-"""Replaces the body of the page by that of another page with the same head, and runs its script again."""
 
 
 def chromium() -> str:
@@ -74,9 +58,9 @@ def check(html: pathlib.Path, names: Iterable[str], images: pathlib.Path | None 
             executable_path=chromium(), args=["--no-sandbox"], ignore_default_args=["--hide-scrollbars"]
         )
         # Offline, no other host is asked. (A route would send each request for a file through this process.)
-        page, widths, styles = browser.new_page(offline=True), WIDTHS, [""]
+        page, widths = browser.new_page(offline=True), WIDTHS
         for name in names:
-            styles = _show(page, html, name, styles)
+            page.goto((html / f"{name}.html").as_uri())
             widths = widths[::-1]  # begins with the present width, at which the page is laid out already
             for width in widths:
                 page.set_viewport_size({"width": width, "height": HEIGHT})
@@ -85,24 +69,6 @@ def check(html: pathlib.Path, names: Iterable[str], images: pathlib.Path | None 
                     _write_image(page, images / f"{name.replace('/', '-')}-{width}.png")
         browser.close()
     return problems
-
-
-def _show(page: Page, html: pathlib.Path, name: str, styles: list[str]) -> list[str]:
-    """Show a page. Returns its style sheets.
-
-    The browser loads it only if it has others than ``styles``, those of the page that is shown. Otherwise its body
-    replaces that one: to load the style sheets and scripts of each page takes four times as long as all else.
-    """
-    path = html / f"{name}.html"
-    text = path.read_text()
-    links = [link for link in re.findall("<link[^>]*>", text) if "stylesheet" in link]
-    found = [pathlib.PurePath(href).name for link in links for href in re.findall('href="([^"]*)"', link)]
-    if found != styles:
-        page.goto(path.as_uri())
-    else:
-        script = html / "_static/js/docs.js"
-        page.evaluate(REPLACE, [text, path.as_uri(), script.as_uri() if script.exists() else ""])
-    return found
 
 
 def _write_image(page: Page, path: pathlib.Path) -> None:

@@ -57,6 +57,13 @@ def run(test: testtools.TestCase, environment: Mapping[str, str], *arguments: st
     return ended, out.getvalue(), err.getvalue()
 
 
+def run_program(environment: Mapping[str, str], *arguments: str) -> str:
+    """Run ``openstack`` in a process of its own, as users do; returns its output. Raises CalledProcessError."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+    command, variables = [str(PROGRAM), *arguments], {**inherited, **environment}
+    return subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True, timeout=120).stdout
+
+
 class TestCommands(test_rest_api.PersonasTestCase):
     """The limits of gpu are 20 for ``parent``, 10 for its child ``project``, which holds 3, and 5 for ``elsewhere``."""
 
@@ -169,16 +176,6 @@ class TestCommands(test_rest_api.PersonasTestCase):
         self.assertEqual((0, ""), (status or 0, err))
         for name in ("accelerator quota set", "accelerator quota history list", "accelerator arq create"):
             self.assertIn(name, described)
-        # In a process of its own, as users run it.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
-        command = [str(PROGRAM), "accelerator", "quota", "show", self.project, "-f", "json"]
-        ended = subprocess.run(
-            command,
-            env=environment | self.people["alice"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-        )
-        [_, row] = json.loads(ended.stdout)
+        shown = run_program(self.people["alice"], "accelerator", "quota", "show", self.project, "-f", "json")
+        [_, row] = json.loads(shown)
         self.assertEqual({"Resource": "gpu", "Limit": 10}, row)

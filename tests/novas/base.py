@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -17,7 +16,6 @@ from tests import fixtures
 from tests.cyborgs import quota
 from tests.integration import test_openstackclient
 from tests.novas.cloud import Cloud
-from tests.novas.user import CALL_SECONDS
 from tests.servers import machine
 from tests.servers.sharing import need, once_per_process
 
@@ -97,11 +95,8 @@ class NovaTestCase(base.BaseTestCase):
 
     def openstack(self, *arguments: str) -> str:
         """Run `openstack`, which takes longer than the APIs; returns its output."""
-        # In a process of its own: the program keeps the clients of its first user.
-        command, environ = [str(test_openstackclient.PROGRAM), *arguments], {**os.environ, **self.user.environ}
-        ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=CALL_SECONDS, check=False)
-        self.assertEqual(0, ended.returncode, ended.stderr)
-        return ended.stdout
+        # (In this process, it would keep the clients of its first user.)
+        return test_openstackclient.run_program(self.user.environ, *arguments)
 
     def active(self, flavor: str, count: int = 1) -> list[str]:
         """Create servers, and wait until they are active."""

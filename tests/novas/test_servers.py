@@ -13,8 +13,6 @@ from keystoneauth1 import exceptions as ksa_exceptions
 from tests.novas import base
 from tests.servers import machine
 
-REFUSED = r"project {project_id}, resource fpga: limit 3, used {used}, reserved 0, requested {requested}"
-
 
 class TestLimit(base.NovaTestCase):
     def test_one_device_each(self) -> None:
@@ -42,7 +40,7 @@ class TestLimit(base.NovaTestCase):
         fault = json.loads(self.openstack("server", "show", "-f", "json", refused))["fault"]["message"]
         self.assertIn("Invalid response from Cyborg: <Response [403]>", fault)
         first, second = re.findall(r"[0-9a-f-]{36}", fault)
-        words = REFUSED.format(project_id=self.project_id, used=2, requested=2)
+        words = f"project {self.project_id}, resource fpga: limit 3, used 2, reserved 0, requested 2"
         lines = self.cloud.conductor.output().splitlines()
         about = (refused, "are not bound", first, second)
         [named] = [line for line in lines if all(text in line for text in about)]
