@@ -10,14 +10,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import importlib.metadata
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 TOP = pathlib.Path(__file__).parents[1]
@@ -61,23 +59,15 @@ def make_environment(workdir: pathlib.Path) -> pathlib.Path:
     """Make an empty virtual environment, which replaces an existing one; returns its Python."""
     shutil.rmtree(workdir, ignore_errors=True)
     # (To install pip in it takes ten times as long as all else.)
-    options = ["--without-pip"] if _has_pip() else []
-    run([sys.executable, "-m", "venv", *options, str(workdir)], STEP_TIMEOUT_SECONDS)
+    run([sys.executable, "-m", "venv", "--without-pip", str(workdir)], STEP_TIMEOUT_SECONDS)
     return workdir / "bin/python"
 
 
 def pip_install(python: pathlib.Path, *what: str) -> None:
-    pip = [sys.executable, "-m", "pip", "--python", str(python)] if _has_pip() else [str(python), "-m", "pip"]
+    """Install packages, with the pip of this Python (from 22.3 on)."""
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
     # Modules are compiled when they are first imported: most of them never are.
     run([*pip, "install", "-q", "--disable-pip-version-check", "--no-compile", *what], INSTALL_TIMEOUT_SECONDS)
-
-
-def _has_pip() -> bool:
-    """Whether this Python has a pip that can install into other environments (from 22.3 on)."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        major, minor = importlib.metadata.version("pip").split(".")[:2]
-        return (int(major), int(minor)) >= (22, 3)
-    return False
 
 
 def package_files() -> list[pathlib.Path]:
@@ -138,7 +128,6 @@ def ensure_services(
     directory.mkdir(exist_ok=True)
     texts = [pathlib.Path(path).read_text() for path in (__file__, *sources)]
     stamp = stamp_of(str(directory), *requirements, *texts)
-    began = time.monotonic()
     python = directory / "env/bin/python"
     with locked(directory / "lock"):
         with stamped(directory / "services.stamp", stamp) as needed:
@@ -150,7 +139,6 @@ def ensure_services(
         with stamped(directory / "ours.stamp", package_stamp(stamp)) as needed:
             if needed:
                 install_package(python, extras)
-                print(f"{label}: made in {time.monotonic() - began:.0f} s", file=sys.stderr)
     return python.parent
 
 

@@ -114,25 +114,20 @@ def at_work(users: Sequence[Any]) -> Iterator[collections.Counter[Any]]:
         user.outcomes.clear()
 
 
-class Killer:
-    """Kills (SIGKILL) one or several services at random times, and starts them again.
+def kill(choices: Sequence[Sequence[Service]], rng: random.Random, seconds: float) -> int:
+    """Kill (SIGKILL) one or several services at random times, and start them again, for ``seconds``.
 
-    :param victims: the choices; one that is listed more often is killed more often.
+    All services run again when this returns. Returns the number of kills.
+
+    :param choices: one that is listed more often is killed more often.
     """
-
-    def __init__(self, victims: Sequence[Sequence[Service]], rng: random.Random) -> None:
-        self._victims = victims
-        self._rng = rng
-        self.kills = 0
-
-    def work(self, seconds: float) -> None:
-        """Kill for ``seconds``; all services run again when this returns."""
-        over = time.monotonic() + seconds
-        while time.monotonic() < over:
-            time.sleep(self._rng.uniform(0.3, 2.0))
-            victims = self._rng.choice(self._victims)
-            for victim in victims:
-                victim.kill()
-            self.kills += 1
-            time.sleep(self._rng.uniform(0, 0.5))
-            start_all(*victims)
+    over, kills = time.monotonic() + seconds, 0
+    while time.monotonic() < over:
+        time.sleep(rng.uniform(0.3, 2.0))
+        victims = rng.choice(choices)
+        for victim in victims:
+            victim.kill()
+        kills += 1
+        time.sleep(rng.uniform(0, 0.5))
+        start_all(*victims)
+    return kills

@@ -61,9 +61,10 @@ class Records:
             raise ServiceError(f"the report of the agent on {min(missing)} did not arrive")
 
     def clear(self) -> None:
-        """Delete every ARQ, and free every handle."""
+        """Delete every ARQ and every device profile, and free every handle."""
         with self._engine.connect() as connection:
             connection.execute(sa.text("DELETE FROM extended_accelerator_requests"))
+            connection.execute(sa.text("DELETE FROM device_profiles"))
             connection.execute(sa.text("UPDATE attach_handles SET in_use = 0"))
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from tests import base as ledger_base
 from tests import fixtures
 from tests.cyborgs import base, quota
 from tests.cyborgs import stack as stacks
-from tests.cyborgs.load import Killer, Outcomes, User, at_work
+from tests.cyborgs.load import Outcomes, User, at_work, kill
 from tests.cyborgs.service import Service
 from tests.faults.ledger_check import Report
 from tests.servers import machine
@@ -115,21 +115,17 @@ class Soak:
 
     def round(self, seconds: float, *, is_deadly: bool) -> tuple[Report, int]:
         """Run the load for ``seconds``, then check. ``is_deadly``: with kills. Returns the report and the kills."""
-        killer = Killer(self._victims(), self._rng)
+        kills, one = 0, [[conductor] for conductor in self._conductors]
         with at_work(self._users) as outcomes:
             # In this thread: a service ends with the thread that started it.
             if is_deadly:
-                killer.work(seconds)
+                kills = kill([*one, *one, *one, self._conductors, [self._stack.api]], self._rng, seconds)
             else:
                 time.sleep(seconds)
         self.outcomes += outcomes
         report = Report(calls=sum(outcomes.values()))
         self._check_after_round(report, is_deadly=is_deadly)
-        return report, killer.kills
-
-    def _victims(self) -> list[list[Service]]:
-        one = [[conductor] for conductor in self._conductors]
-        return [*one, *one, *one, self._conductors, [self._stack.api]]
+        return report, kills
 
     def _check_after_round(self, report: Report, *, is_deadly: bool) -> None:
         def fault_if(what: str, found: Iterable[object]) -> None:

@@ -61,7 +61,6 @@ class Stack:
             raise NotAvailable(reason)
         self.hosts: list[str] = []
         self.agents: list[Service] = []
-        self.further: list[Service] = []
         self.workdir, self._lock = machine.private_directory(PREFIX, environment.DIRECTORY)
         self.starter = Starter(self.programs / "python", self.workdir, templates=TEMPLATES)
         self.bus, self._has_own_bus = bus or RabbitMQ(), bus is None
@@ -90,10 +89,9 @@ class Stack:
         return [f"--config-file={self.workdir / name}.conf" for name in names]
 
     def add_conductor(self, host: str) -> Service:
-        """Add a conductor like the first one, with this host name: it is started, and ended with the test."""
+        """Start a conductor like the first one, with this host name; it ends with the starter."""
         configuration.write_host(self.workdir, host)
         made = self._cyborg(f"conductor-{host}", *self.setup[0], host=host)
-        self.further.append(made)
         made.start()
         return made
 
@@ -149,11 +147,6 @@ class Stack:
         for host in self.hosts:
             self._create_provider(host)
 
-    def end_further(self) -> None:
-        """End the conductors that were added."""
-        while self.further:
-            self.further.pop().kill()
-
     def need_hosts(self, count: int) -> None:
         """Make sure that this many hosts' devices can be bound; hosts may be added, none is removed."""
         known = len(self.hosts)
@@ -188,7 +181,6 @@ class Stack:
 
     def close(self) -> None:
         """End all services, and remove their data."""
-        self.end_further()
         for service in (self.api, self.conductor, *self.agents, self.placement):
             service.kill()
         self.starter.close()
@@ -231,7 +223,6 @@ def running(
     Raises NotAvailable, ServiceError.
     """
     found = of_this_process(version)
-    found.end_further()
     found.use(conductor, api, config)
     found.need_hosts(hosts)
     found.nova.status = 200

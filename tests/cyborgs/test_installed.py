@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import pathlib
+import filecmp
 
 from tests import installing
 from tests.cyborgs import configuration, environment, quota
 from tests.cyborgs.service import Service
 from tests.cyborgs.starting import ProgramStarter
-
-
-def same(one: pathlib.Path, other: pathlib.Path) -> bool:
-    return other.exists() and one.read_bytes() == other.read_bytes()
 
 
 class TestInstalled(quota.QuotaTestCase):
@@ -34,8 +30,9 @@ class TestInstalled(quota.QuotaTestCase):
     def test_every_file_of_the_tree(self) -> None:
         """The installed package is the present source: an edited file causes a new installation."""
         [packages] = environment.DIRECTORY.glob("env/lib/python*/site-packages")
-        paths = installing.package_files()
-        self.assertIn("cyborg_quota/db/migrations/script.py.mako", map(str, paths))
-        self.assertEqual([], [str(path) for path in paths if not same(installing.TOP / path, packages / path)])
+        paths = [str(path) for path in installing.package_files()]
+        self.assertIn("cyborg_quota/db/migrations/script.py.mako", paths)
+        _, differ, missing = filecmp.cmpfiles(installing.TOP, packages, paths, shallow=False)
+        self.assertEqual(([], []), (differ, missing))
         # The services import it from there.
         self.assertIn(f"application of {packages}/cyborg_quota/cyborg/wsgi.py", self.stack.api.output())

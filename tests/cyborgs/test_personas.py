@@ -3,23 +3,41 @@
 
 from __future__ import annotations
 
+import uuid
+
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.identity.v3 import Token
 from keystoneauth1.session import Session
 
 from tests import base
-from tests.cyborgs import keystone
-from tests.cyborgs.client import Client
-from tests.integration import test_openstackclient
+from tests.cyborgs import environment, quota
+from tests.cyborgs.client import Client, TokenClient
+from tests.integration import catalog, test_openstackclient
+from tests.integration import server as keystones
+from tests.servers import sharing
 
+PASTE = environment.DIRECTORY / "env/etc/cyborg/api-paste.ini"
+"""The file that Cyborg installs."""
 VERSION_HEADERS = ("OpenStack-API-Version", "OpenStack-API-Minimum-Version", "OpenStack-API-Maximum-Version", "Vary")
 
 
-class TestPersonas(keystone.KeystoneTestCase):
-    """``client`` is a member of the project, whose parent has a limit of 4 fpga; the project has 2."""
+class TestPersonas(quota.QuotaTestCase):
+    """Cyborg's API validates the tokens of a real Keystone, which has Cyborg in its catalog.
+
+    ``client`` is a member of the project, whose parent has a limit of 4 fpga; the project has 2. All clients have
+    tokens; that of a service comes with a bind.
+    """
+
+    @property
+    def config(self) -> str:  # type: ignore[override]
+        return f"{super().config}[api]\napi_paste_config = {PASTE}\n{self.keystone.authtoken}"
 
     def setUp(self) -> None:
+        # Before super().setUp(), which starts Cyborg's API and makes users.
+        self.keystone = sharing.need(self, "Keystone", keystones.running, "flat")
+        self.service_token = self.keystone.create_token(self.new_project(), "service")
         super().setUp()
+        self.useFixture(catalog.OnlyAccelerator(self.keystone, f"{self.stack.api_url}/v2"))
         self.path = f"/quotas/{self.project_id}"
         self.parent_id = self.new_project()
         admin = self.engine.limits
@@ -27,6 +45,21 @@ class TestPersonas(keystone.KeystoneTestCase):
         admin.set_limit(base.ADMIN, "fpga", 4, self.parent_id)
         admin.add_project(base.ADMIN, self.project_id, self.parent_id)
         admin.set_limit(base.ADMIN, "fpga", 2, self.project_id)
+
+    def new_project(self) -> str:
+        return self.keystone.create("project", name=f"cyborg-{uuid.uuid4().hex[:8]}", domain_id="default")
+
+    def new_client(self, *roles: str) -> Client:
+        """A user with the first of these roles in a new project. Keystone knows which other roles it implies."""
+        return self.client_in(self.new_project(), roles[0])
+
+    def client_in(self, project_id: str, role: str) -> Client:
+        """A new user with this role in the project."""
+        return self.client_with(self.keystone.create_token(project_id, role), project_id)
+
+    def client_with(self, token: str, project_id: str) -> Client:
+        """A user with this token."""
+        return TokenClient(self.stack.api_url, project_id, token, self.service_token)
 
     def fpga(self, client: Client) -> tuple[int, int, int]:
         """The limit, what is in use and what fits, as this user sees it."""

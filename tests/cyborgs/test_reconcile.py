@@ -80,10 +80,6 @@ class TestFound(ReconcileTestCase):
         found = [(row["arq"], (row["problem"], row["charged"], row["attached"])) for row in rows]
         self.assertEqual(sorted(expected.items()), found)
         self.assertEqual(instance, next(row["instance"] for row in rows if row["arq"] == free))
-        header, first, *_ = [line.split("|") for line in self.reconcile().out.splitlines() if line.startswith("|")]
-        columns = ["arq", "problem", "instance", "source", "charged", "attached", "result"]
-        self.assertEqual(columns, [part.strip() for part in header[1:-1]])
-        self.assertEqual([rows[0]["arq"], rows[0]["problem"]], [part.strip() for part in first[1:3]])
         self.assertEqual({self.project_id: 2}, quota.charged(self.engine), "it wrote without --heal")
 
         healed = self.reconcile("--heal", "-f", "json")
@@ -227,9 +223,8 @@ class TestErrors(quota.QuotaTestCase):
         """Cyborg is not installed in the Python of these tests."""
         command = [sys.executable, "-m", "cyborg_quota.cli.main", "--config-file", str(self.conf_file), "reconcile"]
         ended = subprocess.run(command, check=False, capture_output=True, text=True)
-        self.assertEqual((2, ""), (ended.returncode, ended.stdout))
-        self.assertEqual(
+        message = (
             "cyborg-quota: Cyborg is not installed in this Python environment; install cyborg_quota into the one that "
-            "Cyborg runs in.\n",
-            ended.stderr,
+            "Cyborg runs in.\n"
         )
+        self.assertEqual((2, "", message), (ended.returncode, ended.stdout, ended.stderr))

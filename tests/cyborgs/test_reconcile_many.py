@@ -37,8 +37,6 @@ INSERT = """
 class Measurement(NamedTuple):
     """The cost of one run of the command. ``statements``: those that Cyborg's database and the ledger get."""
 
-    status: int
-    rows: int
     seconds: float
     mib: float
     statements: int
@@ -56,17 +54,17 @@ class TestMany(quota.QuotaTestCase):
         ledger = self.conf_file.read_text().replace(self.url, self.proxy.url)
         (self.directory / "ledger.conf").write_text(ledger)
 
-    def measure(self, what: str, *arguments: str) -> Measurement:
-        """Run the command, and measure it."""
+    def measure(self, what: str, status: int, rows: int, *arguments: str) -> Measurement:
+        """Run the command, which must end with this status and print so many rows, and measure it."""
         files = ("--cyborg-config-file", str(self.directory / "cyborg.conf"))
         command = [str(self.stack.programs / "cyborg-quota"), "--config-file", str(self.directory / "ledger.conf")]
         out = self.directory / f"{what}.csv"
         settings = ProcessSettings(out, self.directory / "err", os.environ, self.directory)
         before, began = self.proxy.statements, time.monotonic()
         child = self.stack.starter.start([*command, "reconcile", "--grace=0", "-f=csv", *files, *arguments], settings)
-        status = child.wait(quota.COMMAND_TIMEOUT_SECONDS)
-        seconds, rows = time.monotonic() - began, max(0, len(out.read_text().splitlines()) - 1)
-        measurement = Measurement(status, rows, seconds, child.peak_mib, self.proxy.statements - before)
+        ended = child.wait(quota.COMMAND_TIMEOUT_SECONDS), max(0, len(out.read_text().splitlines()) - 1)
+        measurement = Measurement(time.monotonic() - began, child.peak_mib, self.proxy.statements - before)
+        self.assertEqual((status, rows), ended, what)
         print(f"reconcile, {what}: {measurement}", file=sys.stderr)
         return measurement
 
@@ -88,23 +86,18 @@ class TestMany(quota.QuotaTestCase):
 
     def test_first_installation(self) -> None:
         """Three runs: all ARQs attached and none charged; all charged; all deleted."""
-        nothing = self.measure("nothing")
-        self.assertEqual((0, 0), nothing[:2])
+        nothing = self.measure("nothing", 0, 0)
         self.bind_many()
-        found = self.measure("found")
-        self.assertEqual((1, ARQS), found[:2])
-        self.assertEqual((1, 0), self.measure("refused", "--heal")[:2])
-        healed = self.measure("charged", "--heal", "--force")
-        self.assertEqual((0, ARQS), healed[:2])
+        found = self.measure("found", 1, ARQS)
+        self.measure("refused", 1, 0, "--heal")
+        self.measure("charged", 0, ARQS, "--heal", "--force")
         with self.sql.connect() as connection:
             groups = connection.scalar(sa.text("SELECT COUNT(DISTINCT project_id, group_id) FROM reservations"))
         self.assertEqual(ARQS // OF_AN_INSTANCE, groups)
-        again = self.measure("again")
-        self.assertEqual((0, 0), again[:2])
+        again = self.measure("again", 0, 0)
         self.assert_agree()
         self.records.clear()
-        released = self.measure("released", "--heal", "--force")
-        self.assertEqual((0, ARQS), released[:2])
+        self.measure("released", 0, ARQS, "--heal", "--force")
         self.assertEqual({}, quota.charged(self.engine))
         self.assert_agree()
 

@@ -44,17 +44,6 @@ def results(text: str) -> Results:
 
 
 class TestWithCyborg(quota.QuotaTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.delete_profiles()
-        self.addCleanup(self.delete_profiles)
-
-    def delete_profiles(self) -> None:
-        """Remove the records of other tests, which the checks would read as well."""
-        self.records.clear()
-        with sa.create_engine(self.stack.url, poolclass=sa.NullPool).begin() as connection:
-            connection.exec_driver_sql("DELETE FROM device_profiles")
-
     def check(self, *arguments: str) -> quota.Output:
         files = "\n".join(f"config_file = {path}" for path in quota.cyborg_files(self.stack)[1::2])
         more = self.conf_file.with_suffix(".status")
@@ -66,7 +55,7 @@ class TestWithCyborg(quota.QuotaTestCase):
 
     def test_success(self) -> None:
         self.set_limit(3, project_id="somebody")
-        self.bind(self.client.created(self.new_profile({"resources:FPGA": "1"})))
+        self.bind(self.client.created(self.profile))
         output = self.check("--json")
         self.assertEqual((0, ""), (output.status, output.err))
         self.assertEqual(
@@ -88,7 +77,7 @@ class TestWithCyborg(quota.QuotaTestCase):
 
     def test_warnings(self) -> None:
         """The default output is a table with the remedies."""
-        [arq] = self.client.created(self.new_profile({"resources:FPGA": "1"}))
+        [arq] = self.client.created(self.profile)
         self.bind([arq])
         self.engine.release(ledger_base.ADMIN, project_id=self.project_id, consumer=arq)
         self.new_profile({"resources:CUSTOM_RARE": "1"})

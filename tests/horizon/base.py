@@ -42,7 +42,7 @@ class PanelsTestCase(base.BaseTestCase):
         expect.set_options(timeout=TIMEOUT_MILLISECONDS)
         self.useFixture(catalog.OnlyAccelerator(self.stack.keystone, f"{self.stack.api.url}/v2"))
 
-    def log_in(self, user: stack.User, panel: str, *cookies: tuple[str, str], is_new: bool = False) -> Page:
+    def log_in(self, user: tuple[str, str], panel: str, *cookies: tuple[str, str], is_new: bool = False) -> Page:
         """A page with the browser's cookies of this user alone; ``panel`` is a path, as in project/accelerator_quota.
 
         The sessions share the browser's cache: Horizon's scripts are large. An earlier page has no session any more. If
@@ -51,7 +51,7 @@ class PanelsTestCase(base.BaseTestCase):
         :param is_new: log in; otherwise, continue the last session that was not new. A session keeps the catalog.
         """
         context, url = self.stack.context, self.stack.horizon_url
-        session = None if is_new else self.stack.sessions.get(user.name)
+        session = None if is_new else self.stack.sessions.get(user)
         context.clear_cookies()
         context.add_cookies(
             [*(session or []), *[{"name": name, "value": value, "url": url} for name, value in cookies]]
@@ -65,13 +65,13 @@ class PanelsTestCase(base.BaseTestCase):
             page.goto(f"{url}/{panel}/")
         else:
             page.goto(f"{url}/auth/login/?next=/{panel}/")
-            page.fill("#id_username", user.name)
-            page.fill("#id_password", user.password)
+            page.fill("#id_username", user[0])
+            page.fill("#id_password", user[1])
             page.click("#loginBtn")
         page.wait_for_selector(CONTENT)
         if not is_new and session is None:
             given = {name for name, _value in cookies}
-            self.stack.sessions[user.name] = [one for one in context.cookies() if one["name"] not in given]
+            self.stack.sessions[user] = [one for one in context.cookies() if one["name"] not in given]
         return page
 
     def describe(self, _error: object) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 import secrets
 import uuid
@@ -30,18 +29,11 @@ PROJECTS = {"physics": (None, 30), "atlas": ("physics", 20), "cms": ("physics", 
 PREFIX = "cyborg-quota-horizon-"
 
 
-@dataclasses.dataclass(frozen=True)
-class User:
-    """A user with a role in one project."""
-
-    name: str
-    password: str
-
-
 class Stack(fx.Fixture):
     """The services and the browser; the projects physics, below it atlas and cms, and biology.
 
-    Alice is an admin, bob a member of atlas. ``python``: that of Horizon; ``program``: the browser.
+    Alice is an admin, bob a member of atlas (the name and the password of each). ``python``: that of Horizon;
+    ``program``: the browser.
     """
 
     context: BrowserContext
@@ -52,14 +44,14 @@ class Stack(fx.Fixture):
         self.keystone = keystone
         self._python = python
         self._program = program
-        self.sessions: dict[str, list[Any]] = {}
-        """The browser's cookies of users who are logged in, by their name."""
+        self.sessions: dict[tuple[str, str], list[Any]] = {}
+        """The browser's cookies of users who are logged in."""
 
     def _setUp(self) -> None:
         self._start()
         self._make_projects()
-        self.alice = self._make_user("alice", "physics", "admin")
-        self.bob = self._make_user("bob", "atlas", "member")
+        self.alice = self.keystone.create_user(f"projects/{self.projects['physics']}", "admin", name="alice")
+        self.bob = self.keystone.create_user(f"projects/{self.projects['atlas']}", "member", name="bob")
 
     def _start(self) -> None:
         self.ledger = self.useFixture(fixtures.EmptyLedger("sqlite", "horizon")).url
@@ -108,9 +100,6 @@ class Stack(fx.Fixture):
             admin.set_limits(base.ADMIN, {"gpu": limit, "fpga": None}, project_id)
             overrides, _more = admin.list_overrides(base.ADMIN, project_id)
             admin.cancel_overrides(base.ADMIN, [one.id for one in overrides])
-
-    def _make_user(self, name: str, project: str, role: str) -> User:
-        return User(*self.keystone.create_user(f"projects/{self.projects[project]}", role, name=name))
 
     def attach(self, project: str, **amounts: int) -> None:
         """Charge a project as the conductor of Cyborg does it for an attach. Raises OverQuota."""

@@ -14,7 +14,6 @@ import pathlib
 import secrets
 import shutil
 import sys
-import time
 
 from tests import installing
 from tests.installing import STEP_TIMEOUT_SECONDS
@@ -69,12 +68,10 @@ def ensure() -> Environment:
     stamp = installing.stamp_of(str(DIRECTORY), *REQUIREMENTS, *sources)
     with installing.locked(DIRECTORY / "lock"), installing.stamped(DIRECTORY / "stamp", stamp) as needed:
         if needed:
-            began = time.monotonic()
             print(f"tests.integration: making {DIRECTORY.name}", file=sys.stderr)
             installing.make_environment(DIRECTORY / "env")
             installing.pip_install(found.python, *REQUIREMENTS)
             _make_template(found)
-            print(f"tests.integration: made in {time.monotonic() - began:.0f} s", file=sys.stderr)
     return dataclasses.replace(found, password=(found.template / "password").read_text())
 
 

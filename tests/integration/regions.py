@@ -91,8 +91,7 @@ class Regions(fx.Fixture):
             "placement", "placement.wsgi.api:application", port, PLACEMENT_THREADS, settings=settings, starter=starter
         )
         self.addCleanup(placement.kill)
-        session = keystone.session("admin", keystone.password, project_name="admin", project_domain_id="default")
-        admin = Adapter(session, endpoint_override=url, default_microversion="1.38", service_type="placement")
+        admin = Adapter(keystone.admin.session, "placement", endpoint_override=url, default_microversion="1.38")
         return Region(name, placement, admin)
 
     def _write_clouds(self, path: pathlib.Path) -> None:

@@ -72,11 +72,6 @@ class TestCommands(test_rest_api.PersonasTestCase):
         self.useFixture(catalog.OnlyAccelerator(self.keystone, f"{self.api.url}/v2"))
         self.people = {"alice": variables(self.keystone, "admin", self.keystone.password, "admin")}
 
-    def new_user(self, name: str, project_id: str, role: str) -> None:
-        """A user with this role in the project, who can run commands."""
-        user = self.keystone.create_user(f"projects/{project_id}", role)
-        self.people[name] = variables(self.keystone, *user, project_id)
-
     @property
     def name_of_project(self) -> str:
         return str(self.keystone.admin.get(f"/projects/{self.project}").json()["project"]["name"])
@@ -136,7 +131,8 @@ class TestCommands(test_rest_api.PersonasTestCase):
             self.run_as("alice", *arguments, status=1)
 
     def test_a_project_s_own_user(self) -> None:
-        self.new_user("rita", self.project, "reader")
+        user = self.keystone.create_user(f"projects/{self.project}", "reader")
+        self.people["rita"] = variables(self.keystone, *user, self.project)
         [_, row] = self.json_as("rita", "show", "--usage")
         self.assertEqual(("gpu", 10, 3, 7), (row["Resource"], row["Limit"], row["In Use"], row["Fits"]))
         amount = ("check", "gpu=7", self.name_of_project)

@@ -62,6 +62,14 @@ class Cloud:
         schema.sync(Database(fixtures.settings(self.databases["ledger"])))
         self.quota_conf = quota.write_conf(self.workdir, self.databases["ledger"], options)
         self.records = Records(self.databases["cyborg"])
+        directories = {
+            f"OS_{name}_CONFIG_DIR": str(self.workdir) for name in ("GLANCE", "NOVA", "PLACEMENT", "NEUTRON")
+        }
+        self._environ = {
+            **directories,
+            "OS_NEUTRON_CONFIG_FILES": "neutron.conf",
+            "CYBORG_QUOTA_TEST_POINTS": str(self.workdir),
+        }
         self._ports = {name: machine.free_port() for name in WEB}
         self.urls = {name: f"http://127.0.0.1:{port}" for name, port in self._ports.items()}
         self.web = {name: self._web(name, *of) for name, of in WEB.items()}
@@ -76,17 +84,13 @@ class Cloud:
     def _service(self, name: str, command: Sequence[str], ready: str) -> Service:
         first, *rest = command
         path = first if "/" in first else str(self.programs / first)
-        environ = self._environ()
-        return Service(name, [path, *rest], self.workdir, lambda output: ready in output, environ, starter=self.starter)
-
-    def _environ(self) -> dict[str, str]:
-        services = ("GLANCE", "NOVA", "PLACEMENT", "NEUTRON")
-        directories = {f"OS_{name}_CONFIG_DIR": str(self.workdir) for name in services}
-        return {**directories, "OS_NEUTRON_CONFIG_FILES": "neutron.conf", "CYBORG_QUOTA_TEST_POINTS": str(self.workdir)}
+        return Service(
+            name, [path, *rest], self.workdir, lambda output: ready in output, self._environ, starter=self.starter
+        )
 
     def _web(self, name: str, application: str, threads: int) -> Service:
         arguments = self._files("cyborg") if name == "cyborg" else []
-        settings = WebSettings(self.programs, self.workdir, self._environ(), ready=range(500))
+        settings = WebSettings(self.programs, self.workdir, self._environ, ready=range(500))
         port = self._ports[name]
         return web_service(name, application, port, threads, arguments, settings=settings, starter=self.starter)
 

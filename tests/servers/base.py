@@ -281,8 +281,7 @@ class Server(Startable):
         return path
 
     def _spawn(self, command: list[str]) -> None:
-        if setpriv := shutil.which("setpriv"):
-            command = [setpriv, "--pdeathsig", self.death_signal, "--", *command]
+        command = machine.ends_with_parent(command, self.death_signal)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self._popen_options()

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 
 from tests import needs
@@ -20,7 +19,6 @@ def run(command: Sequence[str], kinds: Sequence[type[Server]] = KINDS, *, durabl
     A server whose variable is already set belongs to the caller, and is used as it is.
     """
     wanted = [kind for kind in kinds if not os.environ.get(kind.variable)]
-    began = time.monotonic()
     with running(wanted, durable=durable) as (started, errors):
         for error in errors:
             print(f"tests.servers: not started: {error}", file=sys.stderr)
@@ -28,8 +26,7 @@ def run(command: Sequence[str], kinds: Sequence[type[Server]] = KINDS, *, durabl
             return 3
         if started:
             names = " and ".join(server.name for server in started)
-            seconds = time.monotonic() - began
-            print(f"tests.servers: {names} started in {seconds:.1f} seconds", file=sys.stderr)
+            print(f"tests.servers: started {names}", file=sys.stderr)
         urls = {server.variable: server.url for server in started}
         return _run_command(command, {**os.environ, templates.VARIABLE: str(templates.directory()), **urls})
 

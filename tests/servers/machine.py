@@ -31,10 +31,8 @@ class ServerError(NotAvailable):
 def new_directory(durable: bool) -> tuple[Path, IO[str]]:
     """Make a directory for a server, locked while this process lives; directories of dead owners are removed first."""
     # A durable server needs a disk: memory answers every fsync immediately.
-    if not durable and SHM.is_dir() and shutil.disk_usage(SHM).free > SHM_FREE_BYTES:
-        directory, lock = _locked_directory(PREFIX, SHM)
-    else:
-        directory, lock = _locked_directory(PREFIX, Path(tempfile.gettempdir()))
+    is_in_memory = not durable and SHM.is_dir() and shutil.disk_usage(SHM).free > SHM_FREE_BYTES
+    directory, lock = _locked_directory(PREFIX, SHM if is_in_memory else Path(tempfile.gettempdir()))
     directory.chmod(0o711)  # the server's user needs access to its subdirectories
     return directory, lock
 
@@ -86,10 +84,10 @@ def free_port() -> int:
     raise ServerError("no free port on 127.0.0.1")
 
 
-def ends_with_parent(command: Sequence[str]) -> list[str]:
-    """Return the command that the kernel kills when the process that started it ends (if setpriv is installed)."""
+def ends_with_parent(command: Sequence[str], signal: str = "KILL") -> list[str]:
+    """Return the command that gets this signal when the process that started it ends (if setpriv is installed)."""
     setpriv = shutil.which("setpriv")
-    return [*([setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []), *command]
+    return [*([setpriv, "--pdeathsig", signal, "--"] if setpriv else []), *command]
 
 
 def search_path() -> str:
