@@ -58,11 +58,10 @@ def check(html: pathlib.Path, names: Iterable[str], images: pathlib.Path | None 
             executable_path=chromium(), args=["--no-sandbox"], ignore_default_args=["--hide-scrollbars"]
         )
         # Offline, no other host is asked. (A route would send each request for a file through this process.)
-        page, widths = browser.new_page(offline=True), WIDTHS
+        page = browser.new_page(offline=True)
         for name in names:
             page.goto((html / f"{name}.html").as_uri())
-            widths = widths[::-1]  # begins with the present width, at which the page is laid out already
-            for width in widths:
+            for width in WIDTHS:
                 page.set_viewport_size({"width": width, "height": HEIGHT})
                 problems += [f"{name} ({width} px): {problem}" for problem in page.evaluate(script)]
                 if images is not None:

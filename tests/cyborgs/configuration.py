@@ -50,12 +50,11 @@ resource_provider_name = {host}
 """
 
 
-def write(workdir: pathlib.Path, *, bus: str, database: str, nova: str, placement: str) -> None:
-    """Write cyborg.conf, placement.conf and api-paste.ini."""
+def write(workdir: pathlib.Path, **urls: str) -> None:
+    """Write cyborg.conf, placement.conf and api-paste.ini. ``urls``: bus, database, nova, placement."""
     (workdir / "api-paste.ini").write_text(PASTE)
     (workdir / "placement.conf").write_text(PLACEMENT.format(workdir=workdir))
-    values = {"bus": bus, "database": database, "nova": nova, "placement": placement}
-    values = {name: value.replace("$", "$$") for name, value in values.items()}
+    values = {name: value.replace("$", "$$") for name, value in urls.items()}
     (workdir / "cyborg.conf").write_text(CYBORG.format(workdir=workdir, **values))
 
 

@@ -64,8 +64,7 @@ def write_conf(directory: pathlib.Path, url: str, options: str = "") -> pathlib.
     text = QUOTA_CONF.format(url=url.replace("$", "$$"), more=options)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     path = directory / f"quota-{os.getpid()}-{digest}.conf"
-    if not path.exists():
-        path.touch(mode=0o600)
+    path.touch(mode=0o600)
     path.write_text(text)
     return path
 

@@ -45,10 +45,6 @@ class CapacityTestCase(quota.QuotaTestCase):
         stack = sharing.need(self, "Cyborg", stacks.of_this_process, self.version)
         return PLACEMENT.format(url=stack.placement_url)
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.capacity = self.engine.capacity
-
     def changes(self, *, nested: bool = False, text: str | None = None) -> list[Any]:
         """Import from Placement. ``text``: another configuration file."""
         path = self.conf_file.with_suffix(".other")
@@ -59,7 +55,7 @@ class CapacityTestCase(quota.QuotaTestCase):
         return [dataclasses.astuple(change) for change in changes]
 
     def inventory(self, provider: str) -> tuple[int, int, int, int]:
-        [record] = [one for one in self.capacity.list_inventories(ADMIN, provider) if one.resource == "fpga"]
+        [record] = [one for one in self.engine.capacity.list_inventories(ADMIN, provider) if one.resource == "fpga"]
         return record.total, record.used, record.used_elsewhere, record.free
 
     def allocate(self, consumer: str, rp: str, amount: int) -> None:
@@ -97,12 +93,12 @@ class TestImport(CapacityTestCase):
         ended = self.command(*words, "-f", "json")
         self.assertEqual((0, ""), (ended.status, ended.err))
         self.assertEqual(expected, [tuple(row.values()) for row in json.loads(ended.out)])
-        self.assertEqual([], self.capacity.list_providers(ADMIN))
+        self.assertEqual([], self.engine.capacity.list_providers(ADMIN))
         self.assertEqual([expected, []], [self.changes(), self.changes()])
-        self.assertEqual(self.stack.hosts, [one.name for one in self.capacity.list_providers(ADMIN)])
+        self.assertEqual(self.stack.hosts, [one.name for one in self.engine.capacity.list_providers(ADMIN)])
         self.changes(nested=True)
         self.assertEqual([], self.changes(nested=True))
-        device = next(one for one in self.capacity.list_providers(ADMIN) if one.uuid == self.rp)
+        device = next(one for one in self.engine.capacity.list_providers(ADMIN) if one.uuid == self.rp)
         self.assertEqual("fake-host-0", device.parent)
         self.assertEqual([0, HANDLES], [self.inventory(one)[0] for one in ("fake-host-0", self.rp)])
         self.changes()
@@ -157,7 +153,7 @@ class TestImport(CapacityTestCase):
             error = self.assertRaises(exceptions.QuotaError, self.changes, text=wrong)
             self.assertRegex(str(error), reason)
             self.assertNotIn("hunter2", str(error))
-        self.assertEqual([], self.capacity.list_providers(ADMIN))
+        self.assertEqual([], self.engine.capacity.list_providers(ADMIN))
 
 
 class TestCyborg(CapacityTestCase):
@@ -172,7 +168,7 @@ class TestCyborg(CapacityTestCase):
     def run_import(self, *, nested: bool = False) -> list[Change]:
         rules = [resource_rules.parse_rule(text) for text in ("FPGA: fpga", "FPGA CUSTOM_FAKE_DEVICE: fpga.fake")]
         resource_map = resource_rules.ResourceMap(rules, ["fpga", "fpga.fake"], refuses_unmapped=True)
-        importer = CapacityImporter(self.capacity, ADMIN, self.engine.resources)
+        importer = CapacityImporter(self.engine.capacity, ADMIN, self.engine.resources)
         return importer.run(lambda: plan.wanted_providers(self.read(), resource_map, nested=nested))
 
     def test_as_from_placement(self) -> None:

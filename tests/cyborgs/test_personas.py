@@ -12,7 +12,7 @@ from keystoneauth1.session import Session
 from tests import base
 from tests.cyborgs import environment, quota
 from tests.cyborgs.client import Client, TokenClient
-from tests.integration import catalog, test_openstackclient
+from tests.integration import catalog
 from tests.integration import server as keystones
 from tests.servers import sharing
 
@@ -77,7 +77,6 @@ class TestPersonas(quota.QuotaTestCase):
         self.assertIn("limit 2", self.refused(arqs[2:]))
         self.check_personas(reader, arqs[0])
         self.check_tokens()
-        self.check_openstack(arqs[1])
         self.assertEqual(204, self.client.delete(arqs[:1]).status)
         self.assertEqual((3, 1, 2), self.fpga(reader))
         self.assert_agree()
@@ -109,17 +108,6 @@ class TestPersonas(quota.QuotaTestCase):
         for client, expected in ((reader, [self.project_id] * 2), (self.client_in(elsewhere, "reader"), [])):
             mine = client.call("GET", "/quota_reservations").body["reservations"]
             self.assertEqual(expected, [one["project_id"] for one in mine])
-
-    def check_openstack(self, arq: str) -> None:
-        """The program ``openstack`` has the commands of Cyborg's client and those of quota, for one endpoint."""
-        user = self.keystone.create_user(f"projects/{self.project_id}", "member")
-        environment = test_openstackclient.variables(self.keystone, *user, self.project_id)
-        for expected, arguments in (
-            (arq, ("arq", "show", arq, "-f", "value")),
-            ("fpga 3 2 0 1", ("quota", "show", "--usage", "-f", "value")),
-        ):
-            status, out, err = test_openstackclient.run(self, environment, "accelerator", *arguments)
-            self.assertEqual((0, True), (status, expected in out), out + err)
 
     def check_tokens(self) -> None:
         """The endpoint is that of Cyborg in the catalog; without a valid token, it answers both APIs with 401."""

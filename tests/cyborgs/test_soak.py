@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import pathlib
-import sys
 
 from tests.cyborgs import quota, soak
 
@@ -41,7 +40,6 @@ class TestSoak(SoakTestCase):
             statuses = {status for what, status in made.outcomes if what == "bind"}
             if {202, 403} <= statuses:
                 break
-        print(made.outcomes, file=sys.stderr)
         self.assertEqual([], problems)
         self.assertLessEqual({202, 403}, statuses)
 

@@ -143,17 +143,14 @@ class TestClient(unittest.TestCase):
 class TestExpiredToken(unittest.TestCase):
     """The service answers 401, in its own format or in that of keystonemiddleware in Cyborg's API."""
 
-    def setUp(self) -> None:
-        self.api = client.QuotaClient.__new__(client.QuotaClient)
-        self.api._endpoint = "http://127.0.0.1:1/v2"
-        self.api._session = mock.Mock()
-
     def test_horizon_asks_for_a_new_login(self) -> None:
+        api = client.QuotaClient.__new__(client.QuotaClient)
+        api._endpoint, api._session = "http://127.0.0.1:1/v2", mock.Mock()
         for body in ({"errors": [{"status": 401, "detail": "no"}]}, {"error": {"code": 401, "message": "no"}}):
             answer = mock.Mock(status_code=401, json=mock.Mock(return_value=body))
-            self.api._session.request.return_value = answer
-            self.assertRaises(rows.QuotaUnauthorized, self.api.quota, client.DEFAULTS)
-            tab = tab_of("pods", self.api)
+            api._session.request.return_value = answer
+            self.assertRaises(rows.QuotaUnauthorized, api.quota, client.DEFAULTS)
+            tab = tab_of("pods", api)
             with mock.patch("horizon.messages.error"):
                 self.assertRaises(exceptions.NotAuthorized, tab.rows_or_none)
             form = forms.UnsetLimitsForm(tab.request, {"reason": ""}, initial={"ids": {"project_id": "p"}})

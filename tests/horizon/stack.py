@@ -89,7 +89,8 @@ class Stack(fx.Fixture):
             self.projects[name] = project_id
 
     def reset(self) -> None:
-        """Release everything, and set the limits of PROJECTS, without overrides."""
+        """Start Keystone if needed, release everything, and set the limits of PROJECTS, without overrides."""
+        self.keystone.start("flat")
         admin = self.engine.limits
         admin.set_limits(base.ADMIN, {"gpu": 0, "fpga": 2})
         for name, (_parent, limit) in PROJECTS.items():
@@ -109,13 +110,7 @@ class Stack(fx.Fixture):
 
 
 @once_per_process
-def _of_this_process() -> Stack:
+def running() -> Stack:
+    """Return the stack that this process's tests share. Raises NotAvailable."""
     made = Stack(keystones.running("flat"), environment.ensure(), doc_pages.chromium())
     return lasting(made, PREFIX, environment.DIRECTORY)
-
-
-def running() -> Stack:
-    """The stack that this process's tests share. Raises NotAvailable."""
-    found = _of_this_process()
-    keystones.running("flat")
-    return found

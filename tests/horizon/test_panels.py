@@ -117,9 +117,6 @@ class TestAdmin(PanelsTestCase):
             names += self.names(page)
         self.assertLessEqual({*self.stack.projects, "admin"}, {*names})
         self.assertEqual(sorted({*names}, key=str.casefold), names)
-        page.get_by_role("link", name="Prev").last.click()
-        page.wait_for_load_state()
-        self.assertLess(self.names(page)[-1], names[-1])
         for field, text, expected in (
             ("Project Name contains", "TLA", ["atlas"]),
             ("Project ID =", self.stack.projects["cms"], ["cms"]),
@@ -151,8 +148,6 @@ class TestAdmin(PanelsTestCase):
     def see_compact_rows(self, page: Page) -> None:
         """A line for each resource; the rows can be sorted by what is nearly full."""
         rows = page.locator("#projects tbody tr:not(.empty)")
-        heights = rows.evaluate_all("found => found.map(one => one.getBoundingClientRect().height)")
-        self.assertLess(max(heights), 80)
         self.assertIn(
             "cms Default fpga 0 of 0 in use (default); 0 fit gpu 8 of 10 in use (own limit); 2 fit 80 %",
             text_of(page, "#projects"),

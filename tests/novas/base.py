@@ -62,14 +62,9 @@ class Ledger:
         machine.wait_until(lambda: not self.problems(arqs=arqs), AGREE_SECONDS)
         return self.problems(arqs=arqs)
 
-    def close(self) -> None:
-        self.engine.close()
-
 
 class NovaTestCase(base.BaseTestCase):
     """``cloud``; ``user`` of a new project, whose limit is 3; ``ledger``. Skipped unless it is enabled."""
-
-    limit = 3
 
     def setUp(self) -> None:
         super().setUp()
@@ -77,21 +72,19 @@ class NovaTestCase(base.BaseTestCase):
             self.skipTest(f"a whole cloud takes minutes: tox -e nova, or {VARIABLE}=1")
         self.cloud = need(self, "Nova", of_this_process)
         self.ledger = Ledger(self.cloud)
-        self.addCleanup(self.ledger.close)
+        self.addCleanup(self.ledger.engine.close)
         self.user = self.cloud.create_user()
         self.project_id = self.user.project_id
-        self.ledger.set_limit(self.project_id, self.limit)
+        self.ledger.set_limit(self.project_id, 3)
         self.one_device, self.two_devices = self.cloud.flavors
-        self.addCleanup(self.delete_all)
+        # Free the hosts' devices for the next test.
+        self.addCleanup(lambda: self.user.delete(*self.user.servers()))
 
-    def delete_all(self) -> None:
-        """Free the hosts' devices for the next test."""
-        self.user.delete(*self.user.servers())
-
-    def assert_charged(self, count: int) -> None:
-        """Assert the number charged to the project, and that every counter of the ledger agrees with Cyborg."""
+    def assert_charged(self, count: int, of_admin: int = 0) -> None:
+        """Assert what is charged to the project and to the admin's, and that every counter agrees with Cyborg."""
         self.assertEqual([], self.ledger.wait_until_equal())
-        self.assertEqual((count, 0), self.ledger.used(self.project_id))
+        charged = [self.ledger.used(one) for one in (self.project_id, self.cloud.admin_project_id)]
+        self.assertEqual([(count, 0), (of_admin, 0)], charged)
 
     def openstack(self, *arguments: str) -> str:
         """Run `openstack`, which takes longer than the APIs; returns its output."""

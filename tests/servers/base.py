@@ -85,7 +85,6 @@ class Server(Startable):
         self.directory: Path | None = None
         self._lock: IO[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._answered = False
         self._owner_pid = os.getpid()
 
     @property
@@ -176,7 +175,6 @@ class Server(Startable):
             time.sleep(machine.POLL_SECONDS)
         if not self.running:
             raise self._failure("it ended while starting")
-        self._answered = True
 
     def _answers(self) -> bool:
         """Return whether it answers a query."""
@@ -199,10 +197,9 @@ class Server(Startable):
         """Shut down properly; the data stays. Does nothing if it does not run."""
         if self._process is None or os.getpid() != self._owner_pid:
             return
-        if self._answered:  # (a server that does not answer yet may miss the signal)
-            self._process.send_signal(self.stop_signal)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_TIMEOUT_SECONDS)
+        self._process.send_signal(self.stop_signal)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_TIMEOUT_SECONDS)
         self.kill()
 
     def kill(self) -> None:
@@ -218,7 +215,6 @@ class Server(Startable):
         # A restart is refused while a child of the old server still holds its memory.
         machine.wait_until(lambda: not any(map(machine.alive, children)), STOP_TIMEOUT_SECONDS)
         self._process = None
-        self._answered = False
 
     def pause(self) -> None:
         """Suspend the server and its children, as if the machine were frozen; see resume()."""

@@ -11,7 +11,6 @@ from tests.servers.mariadb import MariaDB
 from tests.servers.postgresql import PostgreSQL
 
 CATCH_UP_TIMEOUT_SECONDS = 30.0
-_NO_TIMEOUT_MILLISECONDS = 2**31
 
 
 class Pair(Startable):
@@ -154,7 +153,7 @@ _SEMI_SYNC = {
     "rpl_semi_sync_slave_enabled": "ON",
     "rpl_semi_sync_master_wait_point": "AFTER_SYNC",
     # By default the primary continues without the replica after 10 s, and what it answers then can be lost.
-    "rpl_semi_sync_master_timeout": str(_NO_TIMEOUT_MILLISECONDS),
+    "rpl_semi_sync_master_timeout": str(2**31),  # milliseconds: never
 }
 
 
