@@ -55,7 +55,7 @@ class TestWithCyborg(quota.QuotaTestCase):
         self.assertEqual(
             {
                 "configuration": (SUCCESS, "every option of the files is read"),
-                "database": (SUCCESS, f"at revision {schema.head()}"),
+                "database": (SUCCESS, f"at revision {schema.HEAD}"),
                 "limits": (
                     SUCCESS,
                     "[limits] driver database answers; limits of a new project: fpga -1, fpga.fake -1",
@@ -135,7 +135,7 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         fixtures.create_schema(newer)
         self.run_sql(newer, "UPDATE cyborg_quota_alembic_version SET version_num = 'ffff'")
         down = f"mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/quota"
-        missing = f"at revision none, this release needs {schema.head()}; run: cyborg-quota db sync"
+        missing = f"at revision none, this release needs {schema.HEAD}; run: cyborg-quota db sync"
         for text, url, check, expected, words in (
             ("[limits]\ndrivr = database", None, "configuration", FAILURE, "is no option"),
             ("[limits]\ndriver = none-such", None, "limits", FAILURE, "none-such"),

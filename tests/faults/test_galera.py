@@ -138,7 +138,7 @@ class TestCluster(outages.StepsTestCase, test_base.BaseTestCase):
         with mock.patch.object(mariadb, "SCHEMA_LOCK_SECONDS", 0.3):
             error = self.assertRaises(exceptions.DatabaseUnavailable, schema.sync, other)
         self.assertIn("drop it if none does", str(error))
-        self.assertEqual((None, schema.head()), schema.sync(same))
+        self.assertEqual((None, schema.HEAD), schema.sync(same))
         self.assertNotIn("cyborg_quota_sync", sa.inspect(sa.create_engine(urls[0])).get_table_names())
 
     def a_stale_read(self) -> None:

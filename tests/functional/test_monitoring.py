@@ -79,7 +79,7 @@ class TestMetrics(test_limits.LimitsTestCase):
             metrics.oldest_overdue_seconds,
             metrics.revision,
         )
-        self.assertEqual((capacity, ["far", "north"], 0.0, schema.head()), found)
+        self.assertEqual((capacity, ["far", "north"], 0.0, schema.HEAD), found)
         # Nothing measures a disabled pod: its age would grow for ever. A pod whose endpoint was never reached has one.
         self.engine.pods.change(ADMIN, "north", state="disabled")
         self.engine.pods.add(ADMIN, "unreached", endpoint="wrong-cloud")

@@ -161,7 +161,7 @@ class TestPooled(PgBouncerTestCase):
         databases = [fixtures.open_database(self, url, **changes) for _ in range(2)]
         with ThreadPoolExecutor() as pool:
             results = list(pool.map(schema.sync, databases))
-        self.assertEqual([schema.head()] * 2, [after for _, after in results])
+        self.assertEqual([schema.HEAD] * 2, [after for _, after in results])
 
 
 class TestOptionMissing(PgBouncerTestCase):

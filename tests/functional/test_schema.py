@@ -71,11 +71,11 @@ class TestSync(SchemaTestCase):
 
     def test_new_and_current(self) -> None:
         found = schema.version(self.database), schema.sync(self.database), schema.version(self.database)
-        self.assertEqual((None, (None, schema.head()), schema.head()), found)
+        self.assertEqual((None, (None, schema.HEAD), schema.HEAD), found)
         self.assert_works()
         before = self.shape()
 
-        self.assertEqual((schema.head(), schema.head()), schema.sync(self.database))
+        self.assertEqual((schema.HEAD, schema.HEAD), schema.sync(self.database))
 
         self.assertEqual(before, self.shape())
         self.assertEqual(1, len(before["reservations"]))
@@ -98,7 +98,7 @@ class TestSync(SchemaTestCase):
         self.assertEqual(("f00d", "f00d"), schema.sync(self.database))
 
     def test_behind(self) -> None:
-        present = schema.head()
+        present = schema.HEAD
         fixtures.create_schema(self.url)
         self.assert_works()
         with self._next_release():
@@ -118,7 +118,7 @@ class TestSync(SchemaTestCase):
         """Return the migrations with one more revision."""
         directory = pathlib.Path(self.useFixture(pyfixtures.TempDir()).path) / "migrations"
         shutil.copytree(pathlib.Path(schema.__file__).parent / "migrations", directory)
-        (directory / "versions/f2f1_next.py").write_text(NEXT_REVISION.format(head=schema.head()))
+        (directory / "versions/f2f1_next.py").write_text(NEXT_REVISION.format(head=schema.HEAD))
         make_config = schema.alembic_config
 
         def config(connection: sa.Connection | None = None) -> alembic.config.Config:
@@ -141,7 +141,7 @@ class TestSync(SchemaTestCase):
             connection.exec_driver_sql("DROP TABLE projects")
             connection.exec_driver_sql(f"DELETE FROM {schema.VERSION_TABLE}")
         self.assertRaises(exceptions.DatabaseNotInitialized, self.make_engine().reserve, base.ADMIN, {"gpu": 1})
-        self.assertEqual((None, schema.head()), schema.sync(self.database))
+        self.assertEqual((None, schema.HEAD), schema.sync(self.database))
         self.assert_works()
         with self.sql.begin() as connection:
             connection.exec_driver_sql(f"DELETE FROM {schema.VERSION_TABLE}")
