@@ -19,7 +19,7 @@ import webob
 from keystonemiddleware import auth_token
 
 from cyborg_quota import Inventory, exceptions, policy
-from cyborg_quota.api import deploy, requests
+from cyborg_quota.api import deploy, middleware, requests
 from cyborg_quota.cyborg import ledger_guard
 from cyborg_quota.cyborg.bind_tracker import BindTracker
 from cyborg_quota.cyborg.ledger_guard import LedgerGuard
@@ -293,7 +293,6 @@ class TestMiddleware(ApplicationTestCase):
             ("/v2/quota_capacity", "capacity", 6),
             ("/v2/quota_capacity/report", "resources", 3),
             ("/v2/quota_pods", "pods", 3),
-            ("/v2/quota_pod_usages", "usages", 3),
         ):
             pages = list(self.pages(path, member))
             self.assertLessEqual(max(map(len, pages)), 2, path)
@@ -325,7 +324,8 @@ class TestMiddleware(ApplicationTestCase):
             **dict.fromkeys(("user_domain_name", "project_domain_name"), "Default"),
         }
         mounted = deploy.mount(self.application, webob.Response(text="Cyborg's"))
-        self.application = deploy.format_errors(auth_token.AuthProtocol(mounted, options))
+        authenticated = auth_token.AuthProtocol(mounted, options)
+        self.application = deploy.mount(middleware.JsonErrors(authenticated), authenticated)
         for token, status, retry_after in (("", 401, None), ("some-token", 503, "5")):
             response = self.ask("/v2/quotas/higgs", token)
             self.assertEqual(

@@ -107,7 +107,7 @@ class TestDocument(base.BaseTestCase):
                 lists.add(call.name)
                 self.assertTrue(links, call.name)
                 self.assertLessEqual({"limit", "marker"}, set(call.query), call.name)
-        self.assertLessEqual({"list_over", "get_total_quota", "pod_usage_list", "override_list", "pod_list"}, lists)
+        self.assertLessEqual({"list_over", "get_total_quota", "override_list", "pod_list"}, lists)
 
     def test_each_call_has_a_rule_and_is_named_by_its_rule(self) -> None:
         """The operations of the policy sample are those of the API."""

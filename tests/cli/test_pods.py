@@ -9,7 +9,7 @@ from tests.cli import base
 
 COLUMNS = ["name", "availability_zone", "affinity", "state", "weight", "threshold", "endpoint", "region"]
 HISTORY_COLUMNS = ["id", "project_id", "pod", "zone", "affinity", "starts_at", "ends_at", "reason"]
-USAGE_COLUMNS = "pod resource capacity used measured_at age_seconds"
+MEASURED_COLUMNS = ["pod", "resource", "capacity", "used", "measured_at", "age_seconds", "error"]
 
 
 class PodTest(base.CliTestCase):
@@ -17,7 +17,7 @@ class PodTest(base.CliTestCase):
         options = "--zone z --affinity b=2 --affinity a=1 --weight 3 --threshold 90 --endpoint cloud1 --region r1"
         added = self.good("pod", "create", "p1", *options.split())
         self.assertEqual(["p1", "z", "a=1,b=2", "available", 3, 90, "cloud1", "r1"], [added[name] for name in COLUMNS])
-        self.assertEqual([added], self.good("pod", "list"))
+        self.assertEqual([{**added, "usage": None, "measured_at": None}], self.good("pod", "list"))
         changed = self.good("pod", "set", "p1", "--state", "disabled", "--no-affinity", "--no-endpoint")
         self.assertEqual({**added, "state": "disabled", "affinity": "", "endpoint": None}, changed)
         enabled = self.good("pod", "set", "--state", "available", "p1")
@@ -43,8 +43,7 @@ class PodTest(base.CliTestCase):
                 "pod measure --timeout 0": "integer from 1",
             },
         )
-        for command in ("usage list", "measure"):
-            self.assertIn("was not found", self.refused(1, "pod", *command.split(), "p9"))
+        self.assertIn("was not found", self.refused(1, "pod", "measure", "p9"))
 
     def test_bindings(self) -> None:
         self.prepare("pod create p1", "pod create p2")
@@ -66,7 +65,7 @@ class PodTest(base.CliTestCase):
         ended = self.call("pod", "binding", "delete", "--pod", "p1")
         self.assertEqual((0, "", "cyborg-quota: bindings ended: 1\n"), (ended.status, ended.out, ended.err))
         refused = self.refused(1, "pod", "select", "--project", "f", "--zone", "x")
-        self.assertIn("No available pod passes the filters (zone 'x', tags {}). See `pod list` and `pod usage", refused)
+        self.assertIn("No available pod passes the filters (zone 'x', tags {}). See `pod list`.", refused)
         tags = self.good("pod", "create", "p3", "--affinity", "a=1", "--affinity", "b=CAD x=2")["affinity"]
         self.assertEqual("a=1,b=CAD x=2", tags)
         self.assertEqual("p3", self.good("pod", "select", "--project", "f", "--affinity", tags)["pod"])
@@ -75,10 +74,11 @@ class PodTest(base.CliTestCase):
         self.useFixture(fx.EnvironmentVariable("OS_CLIENT_CONFIG_FILE", str(self.directory / "clouds.yaml")))
         self.assertEqual([], self.good("pod", "measure"))
         self.prepare("pod create p1")
-        self.assertEqual([("p1", None, None, None, None, None)], self.columns("pod usage list", USAGE_COLUMNS))
         self.prepare("provider create n1 --pod p1", "inventory set n1 gpu=8")
         (row,) = self.good("pod", "measure")
-        self.assertEqual([*USAGE_COLUMNS.split(), "error"], list(row))
+        self.assertEqual(MEASURED_COLUMNS, list(row))
+        (listed,) = self.good("pod", "list")
+        self.assertEqual(("gpu=0/8", row["measured_at"]), (listed["usage"], listed["measured_at"]))
         self.assertEqual(
             ("p1", "gpu", 8, 0, None), tuple(row[n] for n in ("pod", "resource", "capacity", "used", "error"))
         )

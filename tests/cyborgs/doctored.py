@@ -93,7 +93,7 @@ def doctor():
             found[name] = error_of()
     with mock.patch.object(fpga_ext_arq, "FPGAExtARQ", None):
         found["a class that is something else"] = error_of(
-            lambda: compatibility._refuse_first(compatibility._replacement_problems())
+            lambda: compatibility.check((), compatibility._replacement_problems())
         )
     with mock.patch.object(base.CyborgObjectRegistry, "registration_hook", lambda *_: None):
         from cyborg_quota.cyborg import objects

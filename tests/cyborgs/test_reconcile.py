@@ -187,7 +187,7 @@ class TestErrors(quota.QuotaTestCase):
             self.assertEqual((status, "", 1), (result.status, result.out, result.err.count("\n")), result.err)
             self.assertRegex(result.err, f"^cyborg-quota: .*{re.escape(words)}")
             self.assertNotIn(PASSWORD, result.err)
-        self.assertIn("must be between 0 and 3600", self.command("reconcile", "--grace", "-1").err)
+        self.assertIn("write an integer from 0 to 3600", self.command("reconcile", "--grace", "-1").err)
 
     def test_errors_of_the_conductor(self) -> None:
         path = self.directory / "cyborg.conf"

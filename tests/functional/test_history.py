@@ -209,7 +209,7 @@ class TestEntries(HistoryTestCase):
             call(reason="because")
         admin.import_limits(ALICE, {"defaults": {"gpu": 7}}, dry_run=True)
         admin.set_overrides(ALICE, {"gpu": 1}, "p", NEVER, dry_run=True)
-        engine.limits.preview_total_limits(ALICE, {"gpu": 7})
+        admin.import_limits(ALICE, {"total": {"gpu": 7}}, dry_run=True)
         self.assertEqual(0, admin.purge_history(ALICE, 10**6))
 
     def test_bad_reasons(self) -> None:

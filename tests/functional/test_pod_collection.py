@@ -59,7 +59,6 @@ class TestCollect(CollectionTestCase):
         collected = {name: (one.error, one.usage.usage) for name, one in self.collect().items()}
         self.assertEqual({"p1": (None, own), "p2": (None, gpu), "p3": (None, gpu)}, collected)
         self.assertEqual({"p1": own, "p2": gpu, "p3": gpu}, self.stored())
-        self.assertEqual({"p1": own, "p2": {}}, self.pods.measure(ADMIN, ["p1", "p2"]), "own inventories only")
 
     def test_one_that_does_not_answer_keeps_its_last_figures(self) -> None:
         self.collect()
@@ -138,10 +137,10 @@ class TestDue(CollectionTestCase):
         settings = fixtures.configuration()
         for interval, spacing in ((86400, 600), (10, 10), (300, 300)):
             settings.set_override("collect_interval", interval, "pods")
-            self.assertEqual(spacing, expirer._collect_spacing(settings))
+            self.assertEqual(spacing, expirer.Maintenance(settings, self.engine).collect_spacing_seconds)
         log = self.useFixture(fx.FakeLogger())
         maintenance = expirer.Maintenance(settings, self.engine)
-        self.patch(pod, "reader", lambda *_: self.read_one_of_two)
+        self.patch(pod, "read_endpoint", lambda _conf, _timeout, endpoint: self.read_one_of_two(endpoint))
         self.assertEqual([1, 0], [maintenance.collect() for _ in range(2)], "p1 has nothing to measure")
         self.assertIn("Pod p3 was not measured: Placement is away. (Its last figures: none.)", log.output)
         maintenance.stop()

@@ -119,11 +119,11 @@ class TestOverrides(PolicyTestCase):
         self.set("physics", 20)
         made = self.make("higgs")
         move = lambda: self.make_limited().limits.move_project(base.ADMIN, "higgs", "atlas")  # noqa: E731
-        with hooks.Meanwhile(policy.Policy, "may_set", move, after=True) as asked:
+        with hooks.Meanwhile(policy.Policy, "permits", move, after=True) as asked:
             self.assertFalse(self.may(self.parent, "higgs"))
         self.assertEqual(2, asked.count)
         self.admin.move_project(base.ADMIN, "higgs", "physics")
-        with hooks.Meanwhile(policy.Policy, "may_set", move, after=True) as asked:
+        with hooks.Meanwhile(policy.Policy, "permits", move, after=True) as asked:
             self.assertRaises(exceptions.OverrideNotFound, self.admin.cancel_overrides, self.parent, [made])
         self.assertEqual((2, [made]), (asked.count, [one.id for one in self.admin.list_overrides(base.ADMIN)[0]]))
 
@@ -139,12 +139,12 @@ class TestPolicyFile(PolicyTestCase):
         self.write('"cyborg_quota:limit:set": "role:quota_manager"\n')
         manager = User("elsewhere", roles=["quota_manager"])
         rules = policy.Policy(self.conf)
-        self.assertTrue(rules.may_set(manager, "higgs", None))
+        self.assertTrue(rules.permits(policy.RULE, manager, "higgs"))
         self.rules.write_text('"cyborg_quota:limit:set": "role:somebody_else"\n')
         os.utime(self.rules, (2**31, 2**31))
         with mock.patch.object(cfg.ConfigOpts, "find_file", side_effect=AssertionError):
-            self.assertTrue(rules.may_set(manager, "higgs", None))
-        self.assertFalse(policy.Policy(self.conf).may_set(manager, "higgs", None))
+            self.assertTrue(rules.permits(policy.RULE, manager, "higgs"))
+        self.assertFalse(policy.Policy(self.conf).permits(policy.RULE, manager, "higgs"))
 
     def test_a_file_that_is_wrong(self) -> None:
         """And one whose rule binds admins too."""

@@ -43,7 +43,7 @@ class TestLimits(unittest.TestCase):
             for now in ({"fpga": 2, "fpga.U250": None, "gpu": None}, {"a": 1, "fpga": 2, "gpu": 20}):
                 form = kind(REQUESTS.post("/x"), query, initial={"ids": {"project_id": "p"}, "limits": now})
                 self.assertTrue(form.is_valid(), form.errors.as_json())
-                self.assertEqual({"gpu": 22}, form.changed_limits(form.cleaned_data))
+                self.assertEqual({"gpu": 22}, form.body(form.cleaned_data)["quota"])
         query["limit_gpu"] = ""
         form = forms.SetLimitsForm(REQUESTS.post("/x"), query, initial={"ids": {}, "limits": {"fpga": 2, "gpu": 20}})
         self.assertEqual(["limit_gpu"], list(form.errors))
@@ -160,8 +160,9 @@ class TestExpiredToken(unittest.TestCase):
 
 class TestTables(unittest.TestCase):
     def test_a_limit_in_a_pod_is_named(self) -> None:
-        found = [tables.resource_in_pod({"resource": "gpu", "pod": pod}) for pod in (None, "north", "")]
-        self.assertEqual(["gpu", "gpu in pod north", "gpu in a pod"], found)
+        column = tables.HistoryTable(REQUESTS.get("/x"), data=[], project_id="p").columns["pod"]
+        found = [column.get_data({"id": f"of {pod}", "pod": pod}) for pod in (None, "north", "")]
+        self.assertEqual([None, "north", "(hidden)"], found)
 
     def test_the_next_page_is_in_the_same_tab(self) -> None:
         for table, expected in (
