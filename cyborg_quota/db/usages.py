@@ -270,7 +270,7 @@ COUNTERS: Final = (
 )  # fmt: skip
 """The columns of Counters, in its order."""
 PASSED_ON: Final = ("subtree", "promised", "metered")
-"""The counters of a row that depend on the rows below it."""
+"""The counters of a row that depend on the rows below it; the meter, which needs no row above, is the last."""
 ROWS: Final = sa.select(ID, *COUNTERS)
 """The ids and the counters of rows."""
 _COUNTERS = sa.select(*KEY, *COUNTERS)
