@@ -19,21 +19,29 @@ class TestStaleReads(CapacityTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.is_synced = False
+        self.is_synced, self.depth = False, 0
         read_synced = Database.read_synced
 
         def read(database: Database, work: Any) -> Any:
-            self.is_synced = True
-            return read_synced(database, work)
+            self.depth += 1
+            try:
+                return read_synced(database, work)
+            finally:
+                self.depth -= 1
 
         self.patch(Database, "read_synced", read)
         self.patch(Database, "is_galera", lambda *_: True)
         self.patch(Database, "sync_with_cluster", lambda *_: True)
 
     def hide(self, owner: Any, name: str, nothing: object) -> None:
-        """Until a synced read, this function returns ``nothing``."""
+        """Until this function was called in a synced read, it returns ``nothing``."""
         original = getattr(owner, name)
-        self.patch(owner, name, lambda *all_, **options: original(*all_, **options) if self.is_synced else nothing)
+
+        def read(*arguments: Any, **options: Any) -> Any:
+            self.is_synced = self.is_synced or self.depth > 0
+            return original(*arguments, **options) if self.is_synced else nothing
+
+        self.patch(owner, name, read)
 
     def test_a_claim_is_not_refused_before_a_synced_read(self) -> None:
         self.engine = self.make_engine()  # with empty caches
