@@ -63,8 +63,7 @@ class TestDocuments(test_overrides.OverridesTestCase):
         start = {"from": f"{self.time(1).isoformat()}Z"}
         entries = [self.entry(), self.entry(5), self.entry(), self.entry(**start), self.entry(6), self.entry(**start)]
         self.assertEqual(7, self.load(*entries))
-        expected = [4, 5, 4, 4, 6, 4]
-        self.assertEqual(expected, [one.limit for one in self.admin.list_overrides(base.ADMIN)[0]])
+        self.assertEqual([4, 5, 4, 4, 6, 4], [one.limit for one in self.admin.list_overrides(base.ADMIN)[0]])
         self.assertEqual(0, self.load(*entries))
         self.assertEqual(2, self.load(*entries, self.entry(5), self.entry(**start)))
         # An entry without a start does not take the override of one with a start that comes later.

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import sqlalchemy as sa
@@ -71,11 +71,12 @@ class PlanTestCase(base.BackendTestCase):
     def plans_of(self, engine: QuotaEngine, run: Callable[[], object]) -> list[Any]:
         """The plans of the statements of the functions that ``run()`` calls."""
         database = hooks.database_of(engine)
-        notices: deque[str] = deque()  # (of a list, psycopg2 keeps the last 50)
+        notices: list[str] = []
 
         def send_plans(connection: sa.Connection) -> None:
             connection.exec_driver_sql(SENDS_PLANS)
-            connection.connection.dbapi_connection.notices = notices  # type: ignore[union-attr]
+            # (Of a list, psycopg2 keeps the last 50, and SQLAlchemy removes them.)
+            connection.connection.dbapi_connection.notices = SimpleNamespace(append=notices.append)  # type: ignore[union-attr]
 
         database.write(send_plans)
         run()

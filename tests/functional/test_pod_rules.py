@@ -155,3 +155,7 @@ class TestStatements(RuleTestCase):
         self.add("p12", 2)
         self.add("p13", 3)
         self.assertEqual(["p13", "p13"], self.reserve_each(*claims))
+        self.add("p14", 1)
+        self.capacity.set_inventories(ADMIN, "p14", {"fpga": Inventory(1)})
+        both = Claim(None, {"fpga": 1, "gpu": 1}, provider=ANY, pod=SELECT)
+        self.assertEqual(["p14", "p14"], self.reserve_each(both))

@@ -22,7 +22,7 @@ class PurgeTestCase(base.LedgerTestCase):
     def age(self, *uuids: str) -> None:
         """Set the times at which these were made, and ended, to long ago."""
         long_ago = "'2001-01-01 00:00:00.000000'"
-        ended = f"CASE WHEN deleted_at IS NULL THEN NULL ELSE {long_ago} END"
+        ended = f"CASE WHEN deleted_at IS NULL THEN deleted_at ELSE {long_ago} END"
         columns = f"created_at = {long_ago}, updated_at = {long_ago}, deleted_at = {ended}"
         for uuid in uuids:
             self.execute(f"UPDATE reservations SET {columns} WHERE uuid = :u", u=uuid)

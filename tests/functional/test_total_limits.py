@@ -295,5 +295,5 @@ class TestDocument(TotalTestCase):
             [(change.action, change.resource, change.before, change.after) for change in changes],
         )
         self.assertEqual(TotalLimit("fpga", 5, 0), self.total())
-        entries = self.admin.history(ADMIN, limit=2)
-        self.assertEqual([("moved", "import")] * 2, [(entry.reason, entry.operation) for entry in entries])
+        entries = [(entry.reason, entry.operation) for entry in self.admin.history(ADMIN, limit=2)]
+        self.assertEqual([("moved", "import")] * 2, entries)

@@ -20,11 +20,10 @@ class TestSenderMoves(ResizeTestCase):
         self.limits.subtree_limits["root", "gpu"] = 5
         for project_id, amount in (("p1", 3), ("p2", 1), ("root", 1)):
             self.quotas.reserve(base.Context(project_id), {"gpu": amount}, consumer="c" if amount == 3 else project_id)
-        other = self.make_engine()
 
         def move() -> None:
             self.move("p1")
-            other.reserve(base.Context("root"), {"gpu": 3}, consumer="more")
+            self.make_engine().reserve(base.Context("root"), {"gpu": 3}, consumer="more")
             self.engine.list_usages(ADMIN)
             self.engine.reserve(self.context, {"gpu": 1}, consumer="thread")  # caches the new path of p1
 
