@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import socket
@@ -110,6 +109,5 @@ def _apache(directory: pathlib.Path, port: int) -> list[str]:
 
 
 def _is_open(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0

@@ -63,8 +63,9 @@ def settings(url: str, **options: Any) -> cfg.ConfigOpts:
     return fixtures.configuration(**{**defaults, **options})
 
 
-def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Application:
-    return deploy.wrap(NamedTokens(deploy.make_bare_application(conf, engine)), conf)
+def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine, **options: Any) -> Application:
+    """``options``: of deploy.make_bare_application."""
+    return deploy.wrap(NamedTokens(deploy.make_bare_application(conf, engine, **options)), conf)
 
 
 class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):

@@ -76,8 +76,7 @@ class TestErrors(ApplicationTestCase):
         self.conf.set_override("connection", "mysql+pymysql://nobody@127.0.0.1:1/quota", "database")
         engine = self.deploy_engine()
         tracker = BindTracker(engine, bind_expire_seconds=60)
-        bare = deploy.make_bare_application(self.conf, engine, call_ledger=tracker.guard.call_in_slot)
-        self.application = deploy.wrap(server.NamedTokens(bare), self.conf)
+        self.application = server.make_application(self.conf, engine, call_ledger=tracker.guard.call_in_slot)
         with mock.patch.object(QuotaEngine, "get_detail", autospec=True, side_effect=QuotaEngine.get_detail) as called:
             for _ in range(2):
                 response = self.ask("/v2/quotas/higgs/detail")
@@ -127,8 +126,7 @@ class TestErrors(ApplicationTestCase):
 
         with mock.patch.object(ledger_guard, "_SLOTS", 1):
             guard.reset()
-        bare = deploy.make_bare_application(self.conf, self.engine, call_ledger=guard.call_in_slot)
-        self.application = deploy.wrap(server.NamedTokens(bare), self.conf)
+        self.application = server.make_application(self.conf, self.engine, call_ledger=guard.call_in_slot)
         content = b'{"check": {"gpu": 1}}'
         environ = {"wsgi.input": Body(content), "CONTENT_LENGTH": str(len(content))}
         self.assertEqual(200, self.ask("/v2/quotas/higgs/check", READER, "POST", environ=environ).status_int)

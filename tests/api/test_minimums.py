@@ -40,8 +40,8 @@ class TestMinimums(test_osc.OscTestCase):
         admin.add_project(base.ADMIN, "lab")
         self.assertEqual(([], 0), self.run_command(quota.SetQuota, "--minimum", "--force", "gpu=5", "lab"))
         self.call("/v2/quota_defaults", method="PUT", body={"quota": {"gpu": 4}}, status=409)
-        rows, status = self.run_command(quota.SetQuota, "--default", "--dry-run", "gpu=4")
-        self.assertEqual((1, 4), (status, rows[0]["After"]))
-        self.assertEqual(0, self.run_command(quota.SetQuota, "--default", "--dry-run", "--force", "gpu=4")[1])
+        for options, expected in ((("--dry-run",), 1), (("--dry-run", "--force"), 0)):
+            rows, status = self.run_command(quota.SetQuota, "--default", *options, "gpu=4")
+            self.assertEqual((expected, 4), (status, rows[0]["After"]))
         self.assertEqual(([], 0), self.run_command(quota.SetQuota, "--default", "--force", "gpu=4"))
         self.assertEqual(4, admin.list_defaults(base.ADMIN)["gpu"])

@@ -353,15 +353,14 @@ class TestOtherProject(EveryCallTestCase):
         """The own project is charged, with the same statements as any first reserve."""
         for call in ("reserve", "reserve_many"):
             answers = []
-            for context, named in (
-                (base.Context(f"{call} 0"), {"group": "unjoined"}),  # (prepares statements)
-                (base.Context(f"{call} 1"), {"group": "unjoined"}),
-                (base.Context(f"{call} 2"), {"group": "together"}),
+            for project_id, group, consumer in (
+                (f"{call} 0", "unjoined", "unheld"),  # (prepares statements)
+                (f"{call} 1", "unjoined", "unheld"),
+                (f"{call} 2", "together", "flying"),
             ):
-                given = dict(OWN[call] or {})
-                if call == "reserve":
-                    given["consumer"] = "flying" if named["group"] == "together" else "unheld"
-                answer = self.answer(self.engine, self.engine, call, context, {**given, **named})
+                named = {"group": group, "consumer": consumer} if call == "reserve" else {"group": group}
+                given = {**OF_PROJECT[call], **named}
+                answer = self.answer(self.engine, self.engine, call, base.Context(project_id), given)
                 answers.append((answer.kind, answer.statements))
             self.assertEqual(*answers[1:])
         for table in ("reservations", "quota_usages"):

@@ -144,12 +144,11 @@ class TestTrove(LimitsTestCase):
 
 
 class GroupTestCase(base.LedgerTestCase):
-    def hold(self, *groups: str, state: str = "committed", **named: Any) -> None:
-        """Reserve 1 gpu for the consumer of each group, which has the name of the group."""
+    def hold(self, *groups: str, **named: Any) -> None:
+        """Commit 1 gpu for the consumer of each group, which has the name of the group."""
         for group in groups:
             self.quotas.reserve(self.context, {"gpu": 1}, consumer=f"of {group}", group=group, **named)
-            if state == "committed":
-                self.quotas.commit(self.context, consumer=f"of {group}")
+            self.quotas.commit(self.context, consumer=f"of {group}")
 
     def live(self) -> set[str]:
         """The groups that hold something."""
@@ -181,7 +180,8 @@ class TestNestedGroups(GroupTestCase):
 
     def test_what_is_below_a_group_is_extended(self) -> None:
         """(tests/model/test_model.py commits, rolls back and releases groups in groups.)"""
-        self.hold("a/b", "a/d", state="reserved")
+        for group in ("a/b", "a/d"):
+            self.quotas.reserve(self.context, {"gpu": 1}, group=group)
         before = {row.group: row.expire for row in self.engine.get_reservations(self.context)}
         self.quotas.extend(self.context, expire=10**6, group="a")
         after = {row.group: row.expire for row in self.engine.get_reservations(self.context)}

@@ -44,16 +44,14 @@ class ProviderTestCase(base.LedgerTestCase):
 
     def rows(self, consumer: str) -> list[Reservation]:
         """What a consumer holds."""
-        rows = self.engine.get_reservations(self.context, consumer=consumer)
-        return [row for row in rows if row.ended_at is None]
+        return [row for row in self.engine.get_reservations(self.context, consumer=consumer) if row.ended_at is None]
 
     def places(self, consumer: str) -> dict[str, str | None]:
         """The provider of each resource that a consumer holds."""
         return {row.resource: row.provider for row in self.rows(consumer)}
 
     def used(self) -> dict[tuple[str, str], int]:
-        found = self.capacity.list_inventories(ADMIN)
-        return {(record.provider, record.resource): record.used for record in found if record.used}
+        return {(one.provider, one.resource): one.used for one in self.capacity.list_inventories(ADMIN) if one.used}
 
     def refused(self, deltas: Mapping[str, int] = SERVER, provider: Any = ANY, **more: Any) -> exceptions.OverCapacity:
         return self.assertRaises(exceptions.OverCapacity, self.claim, None, provider, deltas, **more)
