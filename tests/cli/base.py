@@ -84,9 +84,9 @@ class CliTestCase(base.BaseTestCase):
 
     def trace(self, *lines: str) -> str:
         """Write a trace of these events; return the name of its file."""
-        return self.write("trace.csv", HEADER + "".join(f"{line}\n" for line in lines))
+        return self.write_file("trace.csv", HEADER + "".join(f"{line}\n" for line in lines))
 
-    def write(self, name: str, text: str) -> str:
+    def write_file(self, name: str, text: str) -> str:
         """Write a file in the directory of the test; return its name."""
         path = self.directory / name
         path.write_text(text)

@@ -117,7 +117,7 @@ class CapacityTest(base.CliTestCase):
         )
 
     def test_import(self) -> None:
-        path = self.write(
+        path = self.write_file(
             "nodes.csv",
             "provider,resource,total,parent,allocation_ratio,step_size\n"
             "n1,gpu,9,,,\n"
@@ -147,10 +147,10 @@ class CapacityTest(base.CliTestCase):
         uuid = "6f1c0f0e-0000-4000-8000-000000000001"
         header = "provider,resource,total,can_host,uuid,parent\n"
         lines = f"pool,gpu,9,false,,\nn2,gpu,9,true,{uuid},\nn3,gpu,9,,,{uuid}\n"
-        self.good("capacity", "import", self.write("nodes.csv", header + lines))
+        self.good("capacity", "import", self.write_file("nodes.csv", header + lines))
         expected = [("n1", True, None), ("n2", True, None), ("n3", True, "n2"), ("pool", False, None)]
         self.assertEqual(expected, self.columns("provider list", "name can_host parent"))
-        self.good("capacity", "import", self.write("nodes.csv", "provider,resource,total\npool,gpu,9\n"))
+        self.good("capacity", "import", self.write_file("nodes.csv", "provider,resource,total\npool,gpu,9\n"))
 
     def test_a_wrong_file_writes_nothing(self) -> None:
         before = self.good("inventory", "list")
@@ -175,7 +175,9 @@ class CapacityTest(base.CliTestCase):
             (f"provider,resource,total,uuid\nn2,gpu,1,\nn1,gpu,8,\nn5,gpu,4,{known}\n", "stored provider 'n1'"),
         ):
             status = 1 if expected in ("n9", "p9") else 2
-            self.assertIn(expected, self.refused(status, "capacity", "import", self.write("nodes.csv", text)), text)
+            self.assertIn(
+                expected, self.refused(status, "capacity", "import", self.write_file("nodes.csv", text)), text
+            )
             self.assertEqual(before, self.good("inventory", "list"), text)
             self.assertEqual(["n1"], [one["name"] for one in self.good("provider", "list")], text)
 

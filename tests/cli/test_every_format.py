@@ -88,8 +88,8 @@ class EveryFormatTest(base.CliTestCase):
         document = {"defaults": {"gpu": 10}, "projects": [{"id": "p", "limits": {"gpu": 9}}]}
         self.files = {
             "uuid": row["uuid"],
-            "nodes": self.write("nodes.txt", "provider,resource,total\nnode1,gpu,8\n"),
-            "document": self.write("document.txt", json.dumps(document)),
+            "nodes": self.write_file("nodes.txt", "provider,resource,total\nnode1,gpu,8\n"),
+            "document": self.write_file("document.txt", json.dumps(document)),
             "trace": self.trace("0,reserve,c,p,gpu,1"),
         }
 

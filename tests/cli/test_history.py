@@ -108,7 +108,7 @@ class HistoryTest(test_limits.LimitTestCase):
 
     def test_a_required_reason(self) -> None:
         self.configure(base.DATABASE + "require_reason = true\n")
-        file = self.write("limits.yaml", "defaults: {gpu: 2}\n")
+        file = self.write_file("limits.yaml", "defaults: {gpu: 2}\n")
         total, override = "set --total gpu=9", "set gpu=1 p --until 2999-01-01"
         self.prepare(*(f"{line} --dry-run" for line in (f"limits import {file}", override, total)))
         for line in (
@@ -158,7 +158,7 @@ class HistoryTest(test_limits.LimitTestCase):
         self.assertEqual([], self.good("history", "list", "--user", "nobody"))
         self.assertEqual([], self.good("history", "list", "--until", "1h"))
         # Every other command of capacity takes a reason, too.
-        path = self.write("nodes.csv", "provider,resource,total\nn1,gpu,3\n")
+        path = self.write_file("nodes.csv", "provider,resource,total\nn1,gpu,3\n")
         for command in (
             f"capacity import {path}",
             "provider set n1 --shared",

@@ -85,7 +85,7 @@ class ProjectNamesTest(base.CliTestCase):
             self.assertIn("To use an id without Keystone, add --force.", error)
             self.assertEqual((0, ""), (self.call(*argv, "p1", "--force").status, self.call("list", "--over").err))
         self.prepare("unset --resource gpu p1")
-        file = self.write("limits.yaml", "projects: [{id: p2}]")
+        file = self.write_file("limits.yaml", "projects: [{id: p2}]")
         self.refused_each(1, {f"limits import {file}": self.reason})
         self.prepare(f"limits import {file} --force")
         self.assertEqual([], self.good("limits", "import", file), "without a change, nothing is looked up")

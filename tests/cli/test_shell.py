@@ -164,7 +164,7 @@ class ShellTest(base.CliTestCase):
         self.assertEqual((1, b""), (ended.returncode, ended.stdout))
 
     def test_a_file_that_is_no_database(self) -> None:
-        self.configure(url=f"sqlite:///{self.write('notes.txt', 'no database')}")
+        self.configure(url=f"sqlite:///{self.write_file('notes.txt', 'no database')}")
         self.assertIn("file is not a database", self.refused(1, "db", "sync"))
 
     def test_names_beyond_the_terminal_s_encoding(self) -> None:

@@ -73,7 +73,7 @@ class SimulateCase(base.CliTestCase):
     options = base.DATABASE
 
     def limits(self, content: Any) -> str:
-        return self.write("new.yaml", yaml.safe_dump(content))
+        return self.write_file("new.yaml", yaml.safe_dump(content))
 
     def simulate(self, content: Any, against: str, *argv: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self.good("simulate", self.limits(content), "--against", against, *argv) or []

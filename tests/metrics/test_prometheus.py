@@ -112,7 +112,7 @@ class TestServer(cli.CliTestCase):
     def make_ledger(self) -> None:
         over, kept = {"id": "over", "limits": {"gpu": 10}}, {"id": "kept", "limits": {"gpu": 5}, "minimums": {"gpu": 5}}
         roots = [{"id": "parent", "limits": {"gpu": 10}, "children": [over]}, {"id": "lab", "children": [kept]}]
-        file = self.write(
+        file = self.write_file(
             "limits.json", json.dumps({"defaults": {"gpu": 10, "fpga": -1}, "total": {"gpu": 20}, "projects": roots})
         )
         self.prepare(
