@@ -120,6 +120,20 @@ class TestKinds(DriftTestCase):
         self.engine.heal(base.ADMIN)
         self.assert_healed()
 
+    def test_a_reserve_creates_missing_rows(self) -> None:
+        """Its path is cached, with the ID of a row that is gone."""
+        self.execute(f"DELETE FROM quota_usages {ROW}")
+        self.engine.reserve(self.context, {"gpu": 1, "fpga": 1})
+        self.assertEqual((0, 1), self.figures())
+        self.engine.heal(base.ADMIN)
+        self.assert_healed()
+
+    def test_the_error_names_the_usage_row(self) -> None:
+        self.execute("DELETE FROM quota_usages")
+        with mock.patch.object(PathCache, "get"):  # the usage row is not created
+            error = self.assertRaises(exceptions.DatabaseError, self.engine.commit, self.context, consumer="flying")
+        self.assertIn("The usage row of project p1 and resource gpu is deleted each time", str(error))
+
 
 CALLS = {
     # call: (used, reserved) of p1's gpus after it
@@ -162,19 +176,3 @@ class TestCallsOnDrift(DriftTestCase):
             self.engine.heal(base.ADMIN)
             self.assertEqual(CALLS[self.call][1], self.figures())
             self.assert_healed()
-
-
-class TestDeleted(DriftTestCase):
-    def test_a_reserve_creates_missing_rows(self) -> None:
-        """Its path is cached, with the ID of a row that is gone."""
-        self.execute(f"DELETE FROM quota_usages {ROW}")
-        self.engine.reserve(self.context, {"gpu": 1, "fpga": 1})
-        self.assertEqual((0, 1), self.figures())
-        self.engine.heal(base.ADMIN)
-        self.assert_healed()
-
-    def test_the_error_names_the_usage_row(self) -> None:
-        self.execute("DELETE FROM quota_usages")
-        with mock.patch.object(PathCache, "get"):  # the usage row is not created
-            error = self.assertRaises(exceptions.DatabaseError, self.engine.commit, self.context, consumer="flying")
-        self.assertIn("The usage row of project p1 and resource gpu is deleted each time", str(error))

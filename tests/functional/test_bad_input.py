@@ -87,8 +87,8 @@ class InputTestCase(base.LedgerTestCase):
         self.assertEqual(self.before, hooks.tables(self.sql))
 
 
-class TestDeltas(InputTestCase):
-    """Resources, amounts and claims."""
+class TestArguments(InputTestCase):
+    """Resources, amounts, claims and names; and the arguments of the admin calls."""
 
     scenarios = fixtures.ON_SQLITE  # refused before the database is used
 
@@ -174,13 +174,7 @@ class TestDeltas(InputTestCase):
         nameless = [base.claim(None, gpu=1), base.claim(None, gpu=1)]
         self.assertEqual(2, len(set(self.quotas.reserve_many(self.context, nameless))))
 
-
-class TestNames(InputTestCase):
-    """Projects, consumers, groups, resources."""
-
-    scenarios = fixtures.ON_SQLITE
-
-    def test_bad(self) -> None:
+    def test_bad_names(self) -> None:
         for why, name in BAD_NAMES.items():
             for field in ("consumer", "group"):
                 error = self.refused(exceptions.InvalidName, "reserve", {"gpu": 1}, **{field: name})
@@ -218,6 +212,22 @@ class TestNames(InputTestCase):
             for call in ("list_usages", "list_reservations"):
                 self.assertRaises(exceptions.InvalidName, getattr(self.engine, call), base.ADMIN, name)
         self.assert_untouched()
+
+    def test_purge_and_list_reservations(self) -> None:
+        for age in (None, True, 1.5, "7", -1, 100 * 365 * 86400 + 1, 10**5000):
+            self.assertRaises(exceptions.InvalidRequest, self.engine.purge, base.ADMIN, age)
+        call = self.engine.list_reservations
+        for named in (
+            {"state": "no state"}, {"state": ""}, {"state": 7}, {"state": ["reserved"]},
+            {"reservations": self.uuid}, {"reservations": 7}, {"reservations": [7]},
+            {"reservations": ["a\0"]}, {"consumer": ""}, {"group": " g"},
+            {"limit": -1}, {"limit": "1"}, {"limit": True}, {"limit": 1.5}, {"limit": 2**70},
+        ):  # fmt: skip
+            self.assertRaises(exceptions.InvalidRequest, call, base.ADMIN, **named)
+        self.quotas.reserve(self.context, {"gpu": 1, "fpga": 1})
+        for limit, count in ((0, 0), (1, 1), (2, 2), (10**6, 3), (None, 3)):
+            self.assertEqual(count, len(call(base.ADMIN, limit=limit)))
+        self.assertEqual([], call(base.ADMIN, reservations=[]))
 
 
 class TestSelections(InputTestCase):
@@ -262,7 +272,7 @@ class TestSelections(InputTestCase):
         self.assertEqual(["committed"], self.states(self.uuid))
 
     @on_sqlite
-    def test_bad(self) -> None:
+    def test_bad_expirations(self) -> None:
         now = datetime.datetime.now(UTC)
         bad = (
             True, False, 1.0, 0.5, float("nan"), "60", "", b"60", [60], Index(60), 0, -1,
@@ -286,7 +296,7 @@ class TestSelections(InputTestCase):
                 self.assertIs(expire, error.expire)
         self.assert_untouched()
 
-    def test_good(self) -> None:
+    def test_good_expirations(self) -> None:
         ahead = datetime.datetime.now(UTC) + datetime.timedelta(hours=1)
         east = datetime.timezone(datetime.timedelta(hours=14))
         hour = datetime.timedelta(hours=1)
@@ -304,28 +314,6 @@ class TestSelections(InputTestCase):
             (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, expire)
             (row,) = self.quotas.list_reservations(base.ADMIN, reservations=[uuid])
             self.assertLess(abs(row.expire - row.created_at - ttl), datetime.timedelta(seconds=20))
-
-
-class TestAdminCalls(InputTestCase):
-    """The arguments of the admin calls."""
-
-    scenarios = fixtures.ON_SQLITE
-
-    def test_purge_and_list_reservations(self) -> None:
-        for age in (None, True, 1.5, "7", -1, 100 * 365 * 86400 + 1, 10**5000):
-            self.assertRaises(exceptions.InvalidRequest, self.engine.purge, base.ADMIN, age)
-        call = self.engine.list_reservations
-        for named in (
-            {"state": "no state"}, {"state": ""}, {"state": 7}, {"state": ["reserved"]},
-            {"reservations": self.uuid}, {"reservations": 7}, {"reservations": [7]},
-            {"reservations": ["a\0"]}, {"consumer": ""}, {"group": " g"},
-            {"limit": -1}, {"limit": "1"}, {"limit": True}, {"limit": 1.5}, {"limit": 2**70},
-        ):  # fmt: skip
-            self.assertRaises(exceptions.InvalidRequest, call, base.ADMIN, **named)
-        self.quotas.reserve(self.context, {"gpu": 1, "fpga": 1})
-        for limit, count in ((0, 0), (1, 1), (2, 2), (10**6, 3), (None, 3)):
-            self.assertEqual(count, len(call(base.ADMIN, limit=limit)))
-        self.assertEqual([], call(base.ADMIN, reservations=[]))
 
 
 class TestCharsetInTheUrl(base.LedgerTestCase):

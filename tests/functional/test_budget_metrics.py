@@ -48,20 +48,6 @@ class HoursTestCase(test_limits.LimitsTestCase):
         return hooks.database_of(self.engine).read(clock.read_second)
 
 
-class TestFarEnds(HoursTestCase):
-    """What ends at the last date that can be given limits charges until then. (No clock is held here.)"""
-
-    def test_a_budget_and_an_override(self) -> None:
-        for name, start in (("physics", datetime.date(2026, 1, 1)), ("org", datetime.date(9998, 1, 1))):
-            self.hours.set_budget(ADMIN, {"gpu": 10}, name, start=start, until=datetime.date(9999, 1, 1))
-        self.engine.commit(base.Context("cms"), self.take(10))
-        self.assertRaises(exceptions.BudgetExceeded, self.take, 1)
-        self.hours.delete_budget(ADMIN, "physics")
-        self.admin.set_overrides(ADMIN, {"gpu": 12}, "cms", datetime.datetime(9998, 1, 1))
-        self.engine.commit(base.Context("cms"), self.take(2))
-        self.assertRaises(exceptions.OverQuota, self.take, 1)
-
-
 class TestMetrics(HoursTestCase):
     def test_device_seconds_without_a_budget(self) -> None:
         before = self.second()
@@ -114,6 +100,17 @@ class TestMetrics(HoursTestCase):
         self.assertEqual([11, 11], counts)
         self.useFixture(fx.MonkeyPatch("cyborg_quota.db.path_state.MAX_PROJECTS", 10))
         self.assertEqual(found["physics", "gpu"][:-4], self.read()["physics", "gpu"][:-4])
+
+    def test_far_ends_of_a_budget_and_of_an_override(self) -> None:
+        """What ends at the last date that can be given limits charges until then. (No clock is held here.)"""
+        for name, start in (("physics", datetime.date(2026, 1, 1)), ("org", datetime.date(9998, 1, 1))):
+            self.hours.set_budget(ADMIN, {"gpu": 10}, name, start=start, until=datetime.date(9999, 1, 1))
+        self.engine.commit(base.Context("cms"), self.take(10))
+        self.assertRaises(exceptions.BudgetExceeded, self.take, 1)
+        self.hours.delete_budget(ADMIN, "physics")
+        self.admin.set_overrides(ADMIN, {"gpu": 12}, "cms", datetime.datetime(9998, 1, 1))
+        self.engine.commit(base.Context("cms"), self.take(2))
+        self.assertRaises(exceptions.OverQuota, self.take, 1)
 
 
 class TestExport(HoursTestCase):

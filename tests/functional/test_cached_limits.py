@@ -46,10 +46,8 @@ class CachedLimitsTestCase(LimitsTestCase):
         for context in (LEAF, base.Context("flat")):
             self.other.rollback(context, self.other.reserve(context, {"gpu": 1}))
 
-    def limit(self, limit: int | None, project_id: str | None = None) -> Callable[[], object]:
-        """A call that sets (None: removes) a limit."""
-        if limit is None:
-            return lambda: self.admin.unset_limit(ADMIN, "gpu", project_id)
+    def limit(self, limit: int, project_id: str | None = None) -> Callable[[], object]:
+        """A call that sets a limit."""
         return lambda: self.admin.set_limit(ADMIN, "gpu", limit, project_id)
 
     def override(self, limit: int, start: float | None, end: float, project_id: str = "leaf") -> None:
@@ -130,11 +128,10 @@ class TestChanges(CachedLimitsTestCase):
 
     def test_a_limit_is_raised_or_set(self) -> None:
         """Also where the other process has read that there is no limit."""
-        self.limit(2, "leaf")()
-        self.assertFalse(self.is_granted(4))
-        self.limit(4, "leaf")()
-        self.assertTrue(self.is_granted(4))
-        self.limit(None)()
+        for limit, granted in ((2, False), (4, True)):
+            self.limit(limit, "leaf")()
+            self.assertEqual(granted, self.is_granted(4))
+        self.admin.unset_limit(ADMIN, "gpu")
         for context in (base.Context("flat"), base.Context("unseen")):
             self.assertRaises(exceptions.LimitNotSet, self.other.reserve, context, {"gpu": 1})
         self.limit(1, "flat")()

@@ -38,7 +38,8 @@ class CapacityTestCase(base.LedgerTestCase):
         return {record.resource: record.used for record in self.capacity.list_inventories(ADMIN, name)}[resource]
 
     def provider_of(self, consumer: str) -> str | None:
-        (provider,) = {row.provider for row in self.engine.get_reservations(self.context, consumer=consumer)}
+        rows = self.engine.get_reservations(self.context, consumer=consumer)
+        (provider,) = {row.provider for row in rows if row.ended_at is None}
         return provider
 
     def claim(self, amount: int = 1, provider: str | None = "n1", consumer: str | None = None) -> list[str]:
@@ -148,8 +149,6 @@ class TestClaims(CapacityTestCase):
         self.execute("DELETE FROM inventories")
         self.quotas.release(self.context, uuids[2:])
 
-
-class TestStatements(CapacityTestCase):
     def statements(self, call: Callable[[], object]) -> list[str]:
         with clouds.captured() as statements:
             call()

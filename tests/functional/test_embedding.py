@@ -19,12 +19,6 @@ from tests import base, fixtures, hooks
 SECRET = "correct-horse-battery"
 
 
-def configure(**groups: dict[str, object]) -> cfg.ConfigOpts:
-    """Return the options as a program has them, with some of them set."""
-    options = {f"{group}__{name}": value for group, values in groups.items() for name, value in values.items()}
-    return fixtures.configuration(**options)
-
-
 class TestMakeEngine(oslo_base.BaseTestCase):
     """make_engine(conf): it does no I/O, and raises a typed error for invalid options."""
 
@@ -33,7 +27,7 @@ class TestMakeEngine(oslo_base.BaseTestCase):
         conf = cfg.ConfigOpts()
         conf([], default_config_files=[], default_config_dirs=[])
         self.assertRaisesRegex(exceptions.ConfigurationError, "register_opts", cyborg_quota.make_engine, conf)
-        conf = configure()
+        conf = fixtures.configuration()
         cyborg_quota.conf.register_opts(conf)
         self.assertEqual("noop", conf.limits.driver)
         self.assertEqual(["fpga", "gpu"], cyborg_quota.make_engine(conf).resources)
@@ -50,7 +44,7 @@ class TestMakeEngine(oslo_base.BaseTestCase):
                 mock.patch.object(socket, "socket", side_effect=AssertionError),
                 mock.patch.object(sa, "create_engine", side_effect=AssertionError),
             ):
-                engine = cyborg_quota.make_engine(configure(database={"connection": url}))
+                engine = cyborg_quota.make_engine(fixtures.configuration(database__connection=url))
                 engine.close()
             self.assertNotIn(SECRET, repr(vars(engine)))
 
@@ -63,27 +57,27 @@ class TestMakeEngine(oslo_base.BaseTestCase):
         # SQLAlchemy has this driver, and it may be installed.
         drivers = ("mysql+pymysql", "postgresql+psycopg2", "sqlite")
         others = ("mysql+mysqldb", "postgresql+psycopg", "sqlite+aiosqlite", "oracle+oracledb")
-        cases: list[tuple[tuple[str, ...], str, dict[str, object]]] = [
-            *((("[database] connection",), "database", {"connection": url}) for url in urls),
-            *(((one, *drivers), "database", {"connection": f"{one}://u:{SECRET}@host/x"}) for one in others),
-            (("[quota] driver", "oracle"), "quota", {"driver": "oracle"}),
-            (("[limits] driver", "stars"), "limits", {"driver": "stars"}),
-            (("connection_parameters",), "database", {"connection_parameters": "nonsense"}),
+        cases: list[tuple[tuple[str, ...], dict[str, object]]] = [
+            *((("[database] connection",), {"database__connection": url}) for url in urls),
+            *(((one, *drivers), {"database__connection": f"{one}://u:{SECRET}@host/x"}) for one in others),
+            (("[quota] driver", "oracle"), {"quota__driver": "oracle"}),
+            (("[limits] driver", "stars"), {"limits__driver": "stars"}),
+            (("connection_parameters",), {"database__connection_parameters": "nonsense"}),
         ]
         for name in ("", " gpu", "g\npu"):
-            cases.append((("[quota] resources",), "quota", {"resources": ["fpga", name]}))
-            cases.append((("[limits] limits",), "limits", {"driver": "config", "limits": {name: 1}}))
+            cases.append((("[quota] resources",), {"quota__resources": ["fpga", name]}))
+            cases.append((("[limits] limits",), {"limits__driver": "config", "limits__limits": {name: 1}}))
         for limit in ("x", -2, 1.5, None):
-            cases.append((("[limits] limits",), "limits", {"driver": "config", "limits": {"gpu": limit}}))
-        for words, group, options in cases:
+            cases.append((("[limits] limits",), {"limits__driver": "config", "limits__limits": {"gpu": limit}}))
+        for words, options in cases:
             error = self.assertRaises(
-                exceptions.ConfigurationError, cyborg_quota.make_engine, configure(**{group: options})
+                exceptions.ConfigurationError, cyborg_quota.make_engine, fixtures.configuration(**options)
             )
             self.assertEqual([], [word for word in words if word not in str(error)])
             self.assertNotIn(SECRET, "".join(traceback.format_exception(error)))
 
     def test_connection_parameters(self) -> None:
-        conf = configure(database={"connection": "sqlite:///x?a=1", "connection_parameters": "b=2&c=3"})
+        conf = fixtures.configuration(database__connection="sqlite:///x?a=1", database__connection_parameters="b=2&c=3")
         url = hooks.database_of(cyborg_quota.make_engine(conf))._url
         self.assertEqual({"a": "1", "b": "2", "c": "3"}, dict(url.query))
 
@@ -94,7 +88,9 @@ class TestMakeEngine(oslo_base.BaseTestCase):
             ("mariadb+pymysql", "pymysql", "cyborg_quota[mysql]"),
             ("postgresql+psycopg2", "psycopg2", "cyborg_quota[postgresql]"),
         ):
-            engine = cyborg_quota.make_engine(configure(database={"connection": f"{scheme}://u:{SECRET}@host/x"}))
+            engine = cyborg_quota.make_engine(
+                fixtures.configuration(database__connection=f"{scheme}://u:{SECRET}@host/x")
+            )
             with mock.patch.dict("sys.modules", {module: None}):
                 error = self.assertRaises(exceptions.ConfigurationError, engine.reserve, base.ADMIN, {"gpu": 1})
             self.assertEqual([], [word for word in (module, extra) if word not in str(error)])
@@ -114,7 +110,7 @@ class TestMakeEngine(oslo_base.BaseTestCase):
             ("limits", "limits", "gpu:-2"),
             ("limits", "limits", "gpu:many"),
         ):
-            self.assertRaises(ValueError, configure, **{group: {name: value}})
+            self.assertRaises(ValueError, fixtures.configuration, **{f"{group}__{name}": value})
 
 
 class TestCyborgsCalls(base.LedgerTestCase):

@@ -103,8 +103,8 @@ class TestTree(test_limits.LimitsTestCase):
             records = self.engine.list_usages(base.ADMIN, with_headroom=True)
         self.assertEqual((len(plain), 64), (len(records), len({record.project_id for record in records})))
         self.assertEqual(len(clouds.queries(statements)) + 4, len(clouds.queries(more)))
-        (one,) = [each for each in records if (each.project_id, each.resource) == ("p7", "gpu")]
-        self.assertEqual(Headroom(1, "p7", "subtree", 1), one.headroom)
+        found = {(record.project_id, record.resource): record.headroom for record in records}
+        self.assertEqual(Headroom(1, "p7", "subtree", 1), found["p7", "gpu"])
 
 
 class TestPlan(test_limits.LimitsTestCase):

@@ -224,16 +224,6 @@ class TestEntries(HistoryTestCase):
         self.assertEqual(("'line\\nbreak'", "7"), (entry.user_id, entry.user_project_id))
         self.assertTrue(str(entry.request_id).startswith("'xxx"))
 
-
-class TestCapacityEntries(HistoryTestCase):
-    """Of providers, inventories and pods."""
-
-    scenarios = fixtures.ON_SQLITE
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.capacity.add_provider(base.ADMIN, "n1")
-
     def of(self, **wanted: Any) -> list[tuple[Any, ...]]:
         """(action, provider, pod, resource, before, after) of each entry, oldest first."""
         return [
@@ -244,6 +234,7 @@ class TestCapacityEntries(HistoryTestCase):
     def test_of_a_provider(self) -> None:
         self.pods.add(base.ADMIN, "east")
         capacity = self.capacity
+        capacity.add_provider(base.ADMIN, "n1")
         capacity.add_provider(ALICE, "n2", parent="n1", can_host=False, reason="new rack")
         wanted = {"gpu": Inventory(4, reserved=1, allocation_ratio=decimal.Decimal("1.50")), "fpga": Inventory(2)}
         for _ in range(2):  # the second time, it is no change
@@ -314,6 +305,7 @@ class TestCapacityEntries(HistoryTestCase):
     def test_one_log_line_for_many_changes(self) -> None:
         names = [f"gpu{number}" for number in range(101)]
         self.engine.register_resources(names)
+        self.add_provider("n1")
         self.capacity.set_inventories(ALICE, "n1", {"gpu": Inventory(8)})
         log = self.useFixture(fx.FakeLogger(level=logging.INFO))
         self.capacity.set_inventories(ALICE, "n1", {"gpu": Inventory(9)}, reason="one more")
