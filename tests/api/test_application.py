@@ -257,12 +257,9 @@ class TestCost(ApplicationTestCase):
 
 
 class TestMiddleware(ApplicationTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.restart(api__max_limit=2)
-
     def test_every_list_has_at_most_as_many_entries(self) -> None:
         """Also if nothing was asked for. Its links lead to all of them, also if names contain what separates them."""
+        self.restart(api__max_limit=2)
         admin, pods, capacity = self.engine.limits, self.engine.pods, self.engine.capacity
         for pod, name in (("north", "rack/1"), ("south", "rack%2F2"), ("west", "r\u00e4ck \u00fc")):
             pods.add(base.ADMIN, pod)

@@ -130,15 +130,12 @@ class TestRefusals(BudgetTestCase):
 class TestReport(BudgetTestCase):
     PATH = "/v2/quota_usage?from=2026-01&to=2099-01"
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.spend(7)
-
     def projects(self, who: str, query: str = "") -> list[str]:
         return [one["project_id"] for one in self.call(f"{self.PATH}{query}", who)["usage"]]
 
     def test_who_sees_what(self) -> None:
         """A marker of another project reveals nothing: it is a position among the rows that the user may see."""
+        self.spend(7)
         everything = ["detector", "higgs", "physics"]
         self.assertEqual(everything, [one for one in self.projects(server.ADMIN) if one in everything])
         for who, query, expected in (

@@ -16,29 +16,11 @@ LEAF = "dora@detector:reader"
 DETECTOR = base.Context("detector")
 
 
-class RefusalTestCase(ApplicationTestCase):
+class TestCheckAgreesWithReserve(ApplicationTestCase):
+    """check grants what a reserve grants, and reports each bound that would refuse it."""
+
     def check_quota(self, amounts: dict[str, int], project_id: str, token: str = server.ADMIN) -> Any:
         return self.call(f"/v2/quotas/{project_id}/check", token, "POST", {"check": amounts})
-
-
-class TestTheOneThatBinds(RefusalTestCase):
-    """detector has a limit of 2 and holds 2; higgs (20) holds 8 with it, physics (30) too; all projects hold 9."""
-
-    def test_reserve_and_resize_reveal_no_other_limit(self) -> None:
-        """Otherwise, the amount at which a limit appears in the answer reveals what the projects above it hold."""
-        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 500})
-        for call in (
-            lambda context: self.quotas.reserve(context, {"gpu": MAX_AMOUNT}, project_id="detector"),
-            lambda context: self.quotas.resize(context, {"gpu": MAX_AMOUNT}, "detector", consumer="arq-detector"),
-        ):
-            error = self.assertRaises(exceptions.OverQuota, call, DETECTOR)
-            self.assertEqual([("detector", 2, 0)], [(one.project_id, one.used, one.reserved) for one in error.overs])
-            error = self.assertRaises(exceptions.OverQuota, call, base.ADMIN)
-            self.assertEqual([TOTAL, "detector", "higgs", "physics"], [one.project_id for one in error.overs])
-
-
-class TestCheckAgreesWithReserve(RefusalTestCase):
-    """check grants what a reserve grants, and reports each bound that would refuse it."""
 
     def violations(self, amounts: dict[str, int], project_id: str, token: str = READER) -> list[Any]:
         answer = self.check_quota(amounts, project_id, token)
@@ -74,8 +56,23 @@ class TestCheckAgreesWithReserve(RefusalTestCase):
         }
         self.assertEqual(expected, detail)
 
+    def test_reserve_and_resize_reveal_no_other_limit(self) -> None:
+        """Otherwise, the amount at which a limit appears in the answer reveals what the projects above it hold.
 
-class TestConflicts(RefusalTestCase):
+        detector has a limit of 2 and holds 2; higgs (20) holds 8 with it, physics (30) too; all projects hold 9.
+        """
+        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 500})
+        for call in (
+            lambda context: self.quotas.reserve(context, {"gpu": MAX_AMOUNT}, project_id="detector"),
+            lambda context: self.quotas.resize(context, {"gpu": MAX_AMOUNT}, "detector", consumer="arq-detector"),
+        ):
+            error = self.assertRaises(exceptions.OverQuota, call, DETECTOR)
+            self.assertEqual([("detector", 2, 0)], [(one.project_id, one.used, one.reserved) for one in error.overs])
+            error = self.assertRaises(exceptions.OverQuota, call, base.ADMIN)
+            self.assertEqual([TOTAL, "detector", "higgs", "physics"], [one.project_id for one in error.overs])
+
+
+class TestConflicts(ApplicationTestCase):
     """What contradicts what is stored is a conflict (409) with a code; what contradicts itself is invalid (400)."""
 
     def refusal(self, method: str, path: str, body: Any = None) -> tuple[int, str]:

@@ -301,11 +301,10 @@ class TestTheTable(EveryCallTestCase):
             ("hours", "", HOURS),
             ("monitoring", "", MONITORING),
         ):
-            for call, given in calls.items():
-                for who, context in STRANGERS.items():
-                    method = getattr(getattr(self.engine, part), call)
-                    error = self.assertRaises(exceptions.NotAuthorized, method, context, **given)
-                    self.assertIn(call if action is None else action, error.action, who)
+            for (call, given), (who, context) in itertools.product(calls.items(), STRANGERS.items()):
+                method = getattr(getattr(self.engine, part), call)
+                error = self.assertRaises(exceptions.NotAuthorized, method, context, **given)
+                self.assertIn(call if action is None else action, error.action, who)
 
     def test_methods_without_a_context_show_no_project(self) -> None:
         """The rows without arguments are those of methods that do not know the caller."""

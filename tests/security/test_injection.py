@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import pathlib
@@ -183,17 +184,17 @@ class TestCommandLine(cli.CliTestCase):
                 self.refused_safely(*argv, str(path))
 
     def test_options(self) -> None:
-        for name in ("a\x1b[2Jb", "a\x9bb", "a\u2028b", "a\u202eb"):
-            for option in (
-                "[quota]\ndriver",
-                "[limits]\ndriver",
-                "[quota]\npurge_age",
-                "[limits]\nenforcement_model",
-                "[limits]\nlimits",
-            ):
-                driver = "\n[limits]\ndriver = database" if "enforcement_model" in option else ""
-                self.configure(f"{option} = {name}{driver}")
-                self.shown_safely(self.call("list", "--usage").err)
+        names = ("a\x1b[2Jb", "a\x9bb", "a\u2028b", "a\u202eb")
+        options = (
+            "[quota]\ndriver",
+            "[limits]\ndriver",
+            "[quota]\npurge_age",
+            "[limits]\ndriver = database\nenforcement_model",
+            "[limits]\nlimits",
+        )
+        for name, option in itertools.product(names, options):
+            self.configure(f"{option} = {name}")
+            self.shown_safely(self.call("list", "--usage").err)
 
     def test_tables_of_database_content(self) -> None:
         """Written by hand, or by a release that accepted it: it changes neither the table nor the terminal's state."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
+import itertools
 import random
 from collections.abc import Callable
 from typing import Final
@@ -356,23 +357,22 @@ class TestAudit(MonthsTestCase):
     def test_a_deleted_row(self) -> None:
         """What is still recorded is metered again; what purges and moves had left there is lost. No call fails."""
         saved = hooks.SavedRows(self.sql, ["reservations", "reservation_changes", "quota_usages"])
-        for project in ("x", "m", "a", TOTAL):
-            for heals in (True, False):
-                with self.subTest(project, heals=heals):
-                    saved.put_back()
-                    self.execute("DELETE FROM quota_usages WHERE project_id = :p", p=project)
-                    engine = self.make_limited()
-                    if heals:
-                        engine.heal(ADMIN)
-                        self.assertEqual([], engine.audit(ADMIN))
-                    engine.rollback(base.Context("x"), engine.reserve(base.Context("x"), {"gpu": 1}))
-                    engine.resize(base.Context("x"), {"gpu": 2}, consumer="x")
-                    engine.transfer(ADMIN, "m", "x", consumer="x")
-                    engine.release(base.Context("m"), consumer="x")
-                    engine.purge(ADMIN, 0)
+        for project, heals in itertools.product(("x", "m", "a", TOTAL), (True, False)):
+            with self.subTest(project, heals=heals):
+                saved.put_back()
+                self.execute("DELETE FROM quota_usages WHERE project_id = :p", p=project)
+                engine = self.make_limited()
+                if heals:
                     engine.heal(ADMIN)
                     self.assertEqual([], engine.audit(ADMIN))
-                    engine.close()
+                engine.rollback(base.Context("x"), engine.reserve(base.Context("x"), {"gpu": 1}))
+                engine.resize(base.Context("x"), {"gpu": 2}, consumer="x")
+                engine.transfer(ADMIN, "m", "x", consumer="x")
+                engine.release(base.Context("m"), consumer="x")
+                engine.purge(ADMIN, 0)
+                engine.heal(ADMIN)
+                self.assertEqual([], engine.audit(ADMIN))
+                engine.close()
 
 
 class TestWidths(MeterTestCase):

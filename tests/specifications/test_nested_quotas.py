@@ -141,11 +141,15 @@ class TestChannelPartner(test_project_names.ProjectNamesTestCase):
             )
             texts.add(str(error).replace(project_id, "X").replace(self.sme, "X"))
         self.assertEqual({"Project 'X' is not below X in Keystone; only an admin can add it."}, texts)
-        for parent_id in (self.other, "nowhere", None):
-            self.assertRaises(exceptions.NotAuthorized, self.admin.add_project, self.manager, self.customer, parent_id)
-        member = test_policy.User(self.sme, roles=["member"])
-        self.assertRaises(exceptions.NotAuthorized, self.admin.add_project, member, self.customer, self.sme)
-        self.assertRaises(exceptions.NotAuthorized, self.admin.move_project, self.manager, self.customer, self.sme)
+        add, member = self.admin.add_project, test_policy.User(self.sme, roles=["member"])
+        for call, context, parent_id in (
+            (add, self.manager, self.other),
+            (add, self.manager, "nowhere"),
+            (add, self.manager, None),
+            (add, member, self.sme),
+            (self.admin.move_project, self.manager, self.sme),
+        ):
+            self.assertRaises(exceptions.NotAuthorized, call, context, self.customer, parent_id)
 
     def test_only_an_admin_places_what_the_ledger_knows(self) -> None:
         """The usage and the limits of such a project would come under the manager's."""

@@ -139,8 +139,8 @@ class TestCyborgOfOnePod(PodBindingTestCase):
         return self.quotas.reserve(self.Bind("tenant1"), {"gpu": amount}, consumer=consumer, pod=pod, **more)
 
     def pods_of(self, consumer: str) -> set[str | None]:
-        found = self.fetch("SELECT pod FROM reservations WHERE live = 1 AND consumer_id = :c", c=consumer)
-        return {row.pod for row in found}
+        query = "SELECT pod FROM reservations WHERE live = 1 AND consumer_id = :c"
+        return {row.pod for row in self.fetch(query, c=consumer)}
 
     def test_the_limits_of_the_pod_apply(self) -> None:
         self.limits.own["tenant1", "gpu in pod Pod2"] = 3
