@@ -27,7 +27,6 @@ BINDING: dict[str, object] = {
     "resource_affinity": "{}", "starts_at": "2001-01-01 00:00:00", "reason": "first",
 }  # fmt: skip
 REPLAY: dict[str, object] = {"digest": "d", "line": 0, "position": 0}
-COUNTERS = ("reserved", "used", "subtree")
 STATES = ("reserved", "committed", "rolled_back", "expired", "released")
 
 
@@ -44,7 +43,8 @@ class TestConstraints(base.LedgerTestCase):
 
     def test_columns(self) -> None:
         changes: list[tuple[str, dict[str, object], dict[str, object], str]] = [
-            *(("quota_usages", USAGE, {counter: -1}, f"ck_quota_usages_{counter}") for counter in COUNTERS),
+            *(("quota_usages", USAGE, {counter: -1}, f"ck_quota_usages_{counter}") for counter in ("reserved", "used")),
+            ("quota_usages", USAGE, {"subtree": -1}, "ck_quota_usages_subtree"),
             *(("quota_usages", USAGE, {column: None}, column) for column in USAGE),
             *(("reservations", ROW, {column: None}, column) for column in ROW if column not in ("live", "consumer_id")),
             ("reservations", ROW, {"state": "lost"}, "ck_reservations_"),

@@ -8,7 +8,8 @@ from unittest import mock
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import models
+from cyborg_quota.db import models, path_state
+from cyborg_quota.types import ResourceKey
 from tests import base, hooks
 
 COUNT = sa.select(sa.func.count()).select_from(models.quota_usages)
@@ -18,6 +19,15 @@ class TestTransactions(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.database = hooks.database_of(self.engine)
+
+    def test_missing_rows_are_added_once(self) -> None:
+        """An INSERT of a row that exists is ignored, and the row keeps its counters."""
+        self.quotas.reserve(self.context, {"gpu": 2})
+        keys = [ResourceKey("gpu"), ResourceKey("fpga")]
+        path = self.database.read(lambda connection: path_state.read_path(connection, "p1", keys))
+        for _ in range(2):
+            self.database.write(lambda connection: path_state.make_rows(connection, path, keys))
+        self.assertEqual([(0, 2), (0, 0)], [self.figures(resource=key.resource) for key in keys])
 
     def test_a_wrong_statement_is_not_retried(self) -> None:
         statement = sa.text("SELECT * FROM nothing")
