@@ -122,7 +122,7 @@ def commit_lost(stage: Stage) -> None:
     """Connections are cut before and after COMMIT."""
     for backend in _turns(stage, backends(*SERVERS)):
         with Ledger(fixtures.fresh_url(backend, "soak")) as ledger, Proxy(ledger.url) as proxy:
-            cuts = test_commit_lost.cut_under_load(ledger, [proxy], 8.0, stage.draw())
+            cuts = test_commit_lost.cut_under_load(ledger, proxy, 8.0, stage.draw())
             stage.report(ledger.check(), cuts)
 
 
