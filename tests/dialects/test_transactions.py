@@ -30,9 +30,10 @@ class TestTransactions(base.LedgerTestCase):
         self.assertEqual([(0, 2), (0, 0)], [self.figures(resource=key.resource) for key in keys])
 
     def test_a_wrong_statement_is_not_retried(self) -> None:
-        statement = sa.text("SELECT * FROM nothing")
         error = self.assertRaises(
-            exceptions.DatabaseError, self.database.read, lambda connection: connection.execute(statement)
+            exceptions.DatabaseError,
+            self.database.read,
+            lambda connection: connection.exec_driver_sql("SELECT * FROM nothing"),
         )
         self.assertNotIsInstance(error, exceptions.DatabaseUnavailable)
 

@@ -158,9 +158,7 @@ class TestKilledCalls(test_limits.LimitsTestCase, kill_points.KillTestCase):
         self.crash_everywhere({name: calls[name] for name in names})
 
     def test_several_statements(self) -> None:
-        """As on a server without single-statement transactions."""
-        if self.backend == "sqlite":
-            self.skipTest("SQLite runs each call in several statements")
+        """As on a server without single-statement transactions. (SQLite has none.)"""
         self.useFixture(MonkeyPatch("cyborg_quota.db.database.Database._run_single_statement", lambda *_: None))
         self.crash_everywhere({name: self.claims()[name] for name in ("reserve at a provider", "release")})
 

@@ -34,9 +34,13 @@ class TestSharedPool(base.LedgerTestCase):
 
     def claim(self, number: int, provider: Any, amount: int) -> list[str]:
         """Claim for another project in each process."""
-        deltas = {"gpu": amount, "fpga": amount}
-        consumer = str(uuid.uuid4())
-        return self.engine.reserve(context_of(number), deltas, consumer=consumer, group="fill", provider=provider)
+        return self.engine.reserve(
+            context_of(number),
+            {"gpu": amount, "fpga": amount},
+            consumer=str(uuid.uuid4()),
+            group="fill",
+            provider=provider,
+        )
 
     def fill(self, number: int, provider: Any) -> int:
         return claim_until_full(number, functools.partial(self.claim, number, provider))
