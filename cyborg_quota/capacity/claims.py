@@ -134,13 +134,15 @@ class CapacityEnforcer(Enforcer):
         groups = grouped(claims, lambda item: frozenset(item.claim.deltas.items()))
         tried = {provider_id for item in claims for provider_id in item.tried}
         for avoided in (tried, set[int]()) if tried else (tried,):
+            for item in claims:  # (the read may be a repetition)
+                item.choose({}, {})
             taken = Taken(pending)
             if all(self._choose_equal(connection, group, taken, avoided, pod) for group in groups.values()):
                 for item in () if avoided else claims:
                     item.tried.clear()
                 return True
-            for item in claims:
-                item.choose({}, {})
+        for item in claims:
+            item.choose({}, {})
         return False
 
     def _choose_equal(

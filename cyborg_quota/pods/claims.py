@@ -123,6 +123,8 @@ class PodEnforcer(Enforcer):
         """Choose the pods, and the providers in them, after those that other claims name."""
 
         def work(connection: Connection) -> None:
+            for item in pending:  # (the read may be a repetition)
+                item.choose({}, {})
             self._database.sync_with_cluster(connection)  # a binding must not move because of an outdated read
             if named := [item for item in pending if item.named]:
                 self._capacity.choose_named(connection, named)

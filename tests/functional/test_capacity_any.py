@@ -31,6 +31,14 @@ class TestAny(CapacityTestCase):
         self.quotas.reserve_many(self.context, claims)
         self.assertEqual(8, self.used())
 
+    def test_a_read_that_is_repeated_chooses_anew(self) -> None:
+        """If the connection is lost at the end of the read, what it has chosen is not taken."""
+        database = hooks.database_of(self.engine)
+        read = database.read
+        self.patch(database, "read", lambda work: (read(work), read(work))[1])
+        self.claim(8, ANY)
+        self.assertEqual(8, self.used())
+
     def test_selections(self) -> None:
         self.add_provider("n2", gpu=6)
         self.add_provider("n3", gpu=7)

@@ -54,6 +54,18 @@ class PodClaimTestCase(test_pods.PodTestCase):
         return [(one.pod, one.reason) for _, one in self.pods.list_bindings(ADMIN, project_id, history=True)]
 
 
+class TestRepeatedRead(PodClaimTestCase):
+    def test_it_chooses_anew(self) -> None:
+        """If the connection is lost at the end of the read, what it has chosen is not taken."""
+        self.add("p1", 8)
+        database = hooks.database_of(self.engine)
+        read = database.read
+        self.patch(database, "read", lambda work: (read(work), read(work))[1])
+        self.assertEqual(
+            ["p1", "p1"], self.reserve_each(*[Claim(c, {"gpu": 4}, provider=ANY, pod=SELECT) for c in "ab"])
+        )
+
+
 class TestFiltersDecideInTheTransaction(PodClaimTestCase):
     """A pod that changes after it was ranked, and before the binding is created, is ranked again."""
 
