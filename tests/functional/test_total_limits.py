@@ -171,7 +171,7 @@ class TestFence(TotalTestCase):
         self.assertRaises(AssertionError, self.assert_invariants)
 
     def test_the_row_is_removed_between_the_two_transactions(self) -> None:
-        """The call makes it again. (For a crash there: see tests/faults/test_limit_change_crash.py.)"""
+        """The call makes it again. (For a crash there: see tests/faults/test_killed_calls.py.)"""
         self.hold("b", 3)
         remove = functools.partial(self.execute, f"DELETE FROM quota_usages WHERE project_id = '{TOTAL}'")
         with hooks.Meanwhile(History, "change", remove) as calls:
