@@ -15,16 +15,16 @@ _renewables: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 _closables: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
-def register(renewable: Any, *, is_closed: bool = False) -> None:
+def register(renewable: Any, *, closes_before_fork: bool = False) -> None:
     """Give a new object its locks, now and in each child that is forked later. Keeps a weak reference.
 
     Calls ``renewable.renew_after_fork()``, which replaces locks and drops references to the connections of the parent,
-    and must not acquire a lock or do I/O. ``is_closed``: calls its ``close()`` before each fork, because a child must
-    not inherit its open files; the next use opens them again.
+    and must not acquire a lock or do I/O. ``closes_before_fork``: calls its ``close()`` before each fork, because a
+    child must not inherit its open files; the next use opens them again.
     """
     renewable.renew_after_fork()
     _renewables.add(renewable)
-    if is_closed:
+    if closes_before_fork:
         _closables.add(renewable)
 
 

@@ -126,6 +126,7 @@ class QuotaAPI:
         """
         rule, project_id, parent_id = operation.rule, path.get("project_id"), None
         if rule is None:
+            assert project_id is None
             return None
         if project_id not in (None, context.project_id) and not context.is_admin:
             parent_id = self._engine.limits.get_parent(Caller(None, is_admin=True), project_id)

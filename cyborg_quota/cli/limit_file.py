@@ -81,11 +81,12 @@ Import = base.generate(
         """Change limits and the project tree to match a YAML file.
 
         The defaults, the limits of projects and the tree are changed together, or not
-        at all; the rest of the file follows. Prints the changes; pod is that of a limit
-        per pod. Limits and projects that the file does not mention stay unchanged. Each
-        project is moved to its position in the file (at the top level it has no
-        parent); a limit of null is removed. If the changes are refused, the error has
-        the first ten reasons; `cyborg-quota -v limits import` logs the others.
+        at all; the total limits, and then the minimums, follow. Prints the changes;
+        pod is that of a limit per pod. Limits and projects that the file does not
+        mention stay unchanged. Each project is moved to its position in the file (at
+        the top level it has no parent); a limit of null is removed. If the changes are
+        refused, the error has the first ten reasons; `cyborg-quota -v limits import`
+        logs the others.
         """,
         "cyborg-quota limits import limits.yaml --dry-run",
         _import,

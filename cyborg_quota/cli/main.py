@@ -133,6 +133,7 @@ _FORMER: Final = {
     "pod enable": "pod set --state available",
     "pod remove": "pod delete",
     "pod usage collect": "pod measure",
+    "pod usage list": "pod list",
     "pod usage show": "pod list",
     "project add": "project set",
     "project move": "project set",

@@ -466,20 +466,20 @@ def _unset(
     if scope["total"]:
         run.engine.limits.unset_total_limits(run.context, resource, reason=reason)
         return
-    stored = run.engine.limits
+    interface = run.engine.limits
     limits = {validation.check_name("resource", name): None for name in resource}
     if run.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
         if project_id is None:
-            own = set(stored.list_defaults(run.context))
+            own = set(interface.list_defaults(run.context))
         elif pod is None:  # (An override cannot be unset.)
-            own = {record.resource for record in stored.list_limits(run.context, project_id) if record.is_own}
+            own = {record.resource for record in interface.list_limits(run.context, project_id) if record.is_own}
         else:
-            own = {record.resource for record in stored.list_pod_limits(run.context, project_id, pod)}
+            own = {record.resource for record in interface.list_pod_limits(run.context, project_id, pod)}
         owner = f"Project {project_id} has no limit of its own" if project_id else "There is no default limit"
         if missing := ", ".join(sorted(limits.keys() - own)):
             where = "" if pod is None else f" in pod {pod}"
             raise exceptions.QuotaError(f"{owner} for {missing}{where}. Nothing was changed.")
-    stored.set_limits(run.context, limits, project_id, pod=pod, reason=reason)
+    interface.set_limits(run.context, limits, project_id, pod=pod, reason=reason)
 
 
 Unset = base.generate(

@@ -46,10 +46,16 @@ def _query(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
 
 
 @sql_api.main_context_manager.reader  # type: ignore[untyped-decorator]
-def _page_after(context: Any, uuid: str, *conditions: Any) -> Any:
+def _page_after(context: Any, uuid: str) -> Any:
     """The next ARQs in the order of their UUIDs, which have an index. (Cyborg's own list is by id.)"""
-    query = sql_api.model_query(context, models.ExtArq).filter(models.ExtArq.uuid > uuid, *conditions)
+    query = sql_api.model_query(context, models.ExtArq).filter(models.ExtArq.uuid > uuid)
     return query.order_by(models.ExtArq.uuid).limit(PAGE_ROWS).all()
+
+
+@sql_api.main_context_manager.reader  # type: ignore[untyped-decorator]
+def _changed_since(context: Any, moment: datetime.datetime) -> Any:
+    # (Not in pages by UUID: the server would look up every row of the table in that order, to find a few.)
+    return sql_api.model_query(context, models.ExtArq).filter(models.ExtArq.updated_at >= moment).all()
 
 
 def is_bound(arq: str) -> bool:
@@ -129,14 +135,12 @@ class Records:
         self._groups: dict[int, list[Mapping[str, str]]] = {}
         self._amounts: dict[tuple[int, int], dict[str, int]] = {}
 
-    def all(self, *conditions: Any) -> Iterator[Record]:
-        """Every ARQ that fulfils the conditions, in the order of their UUIDs. One query per page of PAGE_ROWS ARQs."""
+    def all(self) -> Iterator[Record]:
+        """Every ARQ, in the order of their UUIDs. One query per page of PAGE_ROWS ARQs."""
         return map(
             self._record,
             in_pages(
-                lambda last: _query(_page_after, self._context, last or "", *conditions),
-                PAGE_ROWS,
-                lambda record: str(record.uuid),
+                lambda last: _query(_page_after, self._context, last or ""), PAGE_ROWS, lambda record: str(record.uuid)
             ),
         )
 
@@ -151,7 +155,7 @@ class Records:
     def changed_lately(self, seconds: float) -> Iterator[Record]:
         """The ARQs that were changed within this time, by the clocks of Cyborg's hosts."""
         now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
-        return self.all(models.ExtArq.updated_at >= now - datetime.timedelta(seconds=seconds))
+        return map(self._record, _query(_changed_since, self._context, now - datetime.timedelta(seconds=seconds)))
 
     def groups(self) -> list[Mapping[str, str]]:
         """All groups of all device profiles."""

@@ -74,6 +74,7 @@ def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
     return setup
 
 
+# If the configuration is invalid, this prints why, and the worker ends, so that its server does not start it again.
 with loading.exit_if_invalid("cyborg-api"):
     rpcapi.ConductorAPI = ConductorAPI  # Cyborg's hook looks this class up when the application is loaded
     if importlib.util.find_spec("falcon") is not None:

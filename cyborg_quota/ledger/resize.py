@@ -75,8 +75,8 @@ class Amender:
         rows = self._read_rows("resize", request.selection, uuids.values() if is_retry else ())
         if rows is None:
             return True
-        held, uuids_of_rows = {row.resource for row in rows}, request.selection.uuids
-        holder = uuids_of_rows[0] if uuids_of_rows else request.selection.consumer
+        held, selection = {row.resource for row in rows}, request.selection
+        holder = selection.uuids[0] if selection.uuids else selection.consumer
         for resource in request.amounts:
             if resource not in held:
                 raise exceptions.ResourceNotHeld(holder, rows[0].project_id, resource)

@@ -82,7 +82,9 @@ def events(recorded: RecordedChanges) -> Iterator[Event]:
     from pycadf import attachment as attachments
     from pycadf import cadftaxonomy, eventfactory, resource
 
-    for change in [change for change in recorded.changes if change.action in _VERBS]:
+    for change in recorded.changes:
+        if change.action not in _VERBS:
+            continue
         action, kind, verb = _VERBS[change.action]
         if change.action.startswith("set ") and change.before is None:
             action, verb = "create", "created"

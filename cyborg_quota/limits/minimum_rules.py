@@ -262,7 +262,7 @@ def write(connection: Connection, path: ProjectPath, limits: Limits, wanted: Map
         if not charges.charge_row(connection, usages.Posting(node, promised=promised, until=path.until), at):
             raise charges.Refused
         if node.project_id == path.project_ids[0]:
-            added = wanted[node.resource] - rows[node.key].minimum  # (the generation is renewed with the change)
+            added = wanted[node.resource] - rows[node.key].minimum  # (the caller renews the generation)
             usages.add_to_many(connection, "minimum", {node.usage_id: added})
     refuse(problems, changes)
     return changes

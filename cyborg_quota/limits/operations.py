@@ -153,9 +153,11 @@ def preview(
             )
             changes = [RecordedChange.of_override(override) for override in made]
         else:
-            wanted: dict[str, Any] = {"total": limits}
-            if not total:
-                wanted = _document(interface.list_projects(caller.elevated), limits, project_id, pod)
+            wanted = (
+                {"total": interface.check_totals(limits)}
+                if total
+                else _document(interface.list_projects(caller.elevated), limits, project_id, pod)
+            )
             changes = interface.import_limits(caller.elevated, wanted, dry_run=True, force=force)
     except exceptions.LimitRefused as error:
         changes, refusal = error.changes, error

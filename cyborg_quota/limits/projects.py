@@ -226,8 +226,8 @@ class Projects(Subject):
 
         Other projects keep their parents. Works with all limit drivers, except those for which TreeReadOnly is raised.
         Runs in batches, one transaction each: call it again after an interruption. ``progress`` is called with the size
-        of each batch. ``dry_run`` writes nothing. Returns the changes. Raises InvalidName, and what
-        limits.changes.find_moves raises; all of that before the first write, or before a later batch if others have
+        of each batch. ``dry_run`` writes nothing. Returns the changes. Raises InvalidName, ProjectRefused
+        and LimitRefused (see limits.changes.find_moves) before the first write, or before a later batch if others have
         changed limits or the tree meanwhile: what the batches before it did stays.
         """
         self.require_own_tree()

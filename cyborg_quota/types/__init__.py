@@ -441,7 +441,7 @@ class Over:
 
     @property
     def room(self) -> int:
-        """The largest amount that the constraint would permit."""
+        """The largest amount that the constraint would permit. (Not after ``seen_by``, which hides what it needs.)"""
         usage = (self.used or 0) + (self.reserved or 0) if self.subtree is None else self.subtree
         return max(0, (self.limit or 0) - usage - self.promised) + self.kept
 

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 from unittest import mock
 
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import models, path_state
-from cyborg_quota.types import ResourceKey
+from cyborg_quota.types import UsageKey
 from tests import base, hooks
 
 COUNT = sa.select(sa.func.count()).select_from(models.quota_usages)
@@ -23,10 +24,9 @@ class TestTransactions(base.LedgerTestCase):
     def test_missing_rows_are_added_once(self) -> None:
         """An INSERT of a row that exists is ignored, and the row keeps its counters."""
         self.quotas.reserve(self.context, {"gpu": 2})
-        keys = [ResourceKey("gpu"), ResourceKey("fpga")]
-        path = self.database.read(lambda connection: path_state.read_path(connection, "p1", keys))
-        for _ in range(2):
-            self.database.write(lambda connection: path_state.make_rows(connection, path, keys))
+        keys = [UsageKey("p1", "gpu"), UsageKey("p1", "fpga")]
+        for key in [*keys, *keys]:
+            self.database.write(functools.partial(path_state.make_row, key=key))
         self.assertEqual([(0, 2), (0, 0)], [self.figures(resource=key.resource) for key in keys])
 
     def test_a_wrong_statement_is_not_retried(self) -> None:

@@ -50,7 +50,7 @@ class Dialect:
     second: ClassVar[str]
     """That of clock.second."""
     insert: ClassVar[Any]
-    """SQLAlchemy's INSERT of this dialect."""
+    """SQLAlchemy's INSERT of this dialect, if it has ``on_conflict_do_nothing``: see ``insert_or_ignore``."""
     no_single_statements: ClassVar[str] = ""
     """What to log if the server cannot run single-statement transactions, with the reason; "": nothing can be done."""
 
@@ -154,7 +154,7 @@ class Dialect:
     def insert_or_ignore(
         self, connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: dict[str, Any]
     ) -> None:
-        """Run an INSERT that does nothing if the row exists. Its row count has no meaning."""
+        """Run an INSERT that does nothing if the row exists. Its row count has no meaning. Needs ``insert``."""
         connection.execute(self.insert(table).values(values).on_conflict_do_nothing(), params)
 
     def is_on_path(self, owner: sa.ColumnElement[str], path_ids: sa.Select[Any]) -> sa.ColumnElement[bool]:

@@ -174,21 +174,21 @@ class PostgreSQL(Dialect):
 
     def create_functions(self, connection: sa.Connection) -> list[str]:
         """If a privilege is missing, nothing is created."""
-        with self.schema_lock(connection):  # (which the transaction keeps)
+        with self.schema_lock(connection):
             names = self.missing_functions(connection)
-        if not names:
-            return []
-        schema, can_create = connection.exec_driver_sql(
-            "SELECT quote_ident(current_schema()), has_schema_privilege(current_schema(), 'CREATE')"
-        ).one()
-        can_use_language = connection.exec_driver_sql(
-            "SELECT has_language_privilege(oid, 'USAGE') FROM pg_language WHERE lanname = 'plpgsql'"
-        ).scalar()
-        privileges = {f"CREATE ON SCHEMA {schema}": can_create, "USAGE ON LANGUAGE plpgsql": can_use_language}
-        lacking = [privilege for privilege, has in privileges.items() if not has]
-        for name in () if lacking else names:
-            connection.exec_driver_sql(DEFINITIONS[name].replace("@schema@", schema))
-        return lacking
+            if not names:
+                return []
+            schema, can_create = connection.exec_driver_sql(
+                "SELECT quote_ident(current_schema()), has_schema_privilege(current_schema(), 'CREATE')"
+            ).one()
+            can_use_language = connection.exec_driver_sql(
+                "SELECT has_language_privilege(oid, 'USAGE') FROM pg_language WHERE lanname = 'plpgsql'"
+            ).scalar()
+            privileges = {f"CREATE ON SCHEMA {schema}": can_create, "USAGE ON LANGUAGE plpgsql": can_use_language}
+            lacking = [privilege for privilege, has in privileges.items() if not has]
+            for name in () if lacking else names:
+                connection.exec_driver_sql(DEFINITIONS[name].replace("@schema@", schema))
+            return lacking
 
     def set_autocommit(self, connection: sa.Connection, *, is_on: bool) -> None:
         driver_connection: Any = connection.connection.dbapi_connection

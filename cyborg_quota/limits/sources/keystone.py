@@ -164,7 +164,7 @@ class KeystoneLimitDriver(base.LimitDriver):
         A project whose next charge changes the tree is then limited by its stored ancestors, and one that Keystone has
         deleted has the default limits. Otherwise, a deleted one lacks all limits.
         """
-        service = self._read(self._client.service) if resources else None
+        service = self._read(self._client.service) if states and resources else None
         registered = {} if service is None else self._read(self._client.registered, service)
         names = {resource: self.names.get(resource, resource) for resource in resources}
         defaults = {resource: (name, registered[name]) for resource, name in names.items() if name in registered}
