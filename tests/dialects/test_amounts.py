@@ -30,6 +30,12 @@ class TestOverflow(base.LedgerTestCase):
         self.assert_overflow(self.quotas.adopt, base.ADMIN, [base.claim("a", gpu=1)], "p1")
         self.assertEqual((0, 0), self.figures(resource="fpga"))
 
+    def test_limits_of_any_size(self) -> None:
+        self.limits.own[None, "gpu"] = self.limits.subtree_limits["p1", "gpu"] = 2**80
+        self.quotas.reserve(self.context, {"gpu": 10**6})
+        usage = self.quotas.get_usages(self.context)["gpu"]
+        self.assertEqual((2**80, 10**6, 2**80 - 10**6), (usage.limit, usage.reserved, usage.available))
+
     def test_more_is_held_than_a_counter_can_show(self) -> None:
         """Possible after a change by hand only. ``heal`` reports it, and no release is refused (I6)."""
         for consumer in ("a", "b"):

@@ -11,7 +11,7 @@ from cyborg_quota import ANY, Claim, Inventory, exceptions
 from cyborg_quota.capacity import selection
 from cyborg_quota.capacity.claims import CapacityEnforcer
 from tests import base, clouds, fixtures, hooks
-from tests.functional.test_capacity import CapacityTestCase
+from tests.functional.test_capacity import CapacityTestCase, PluggedSelection
 
 
 class TestAny(CapacityTestCase):
@@ -38,6 +38,20 @@ class TestAny(CapacityTestCase):
         self.patch(database, "read", lambda work: (read(work), read(work))[1])
         self.claim(8, ANY)
         self.assertEqual(8, self.used())
+
+    def test_a_lost_race_costs_one_more_attempt(self) -> None:
+        self.engine = self.make_engine(selection=PluggedSelection())
+        self.add_provider("n2", gpu=9)
+        for provider in ("n1", ANY):
+            self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=provider))
+        take = functools.partial(self.make_engine().reserve, base.Context("other"), {"gpu": 8}, provider="n1")
+        choices = self.useFixture(hooks.Meanwhile(CapacityEnforcer, "prepare", take, after=True))
+        with hooks.recorded_statements(self.engine) as sent:
+            self.engine.reserve(self.context, {"gpu": 8}, provider=ANY, consumer="c")
+        self.assertEqual(("n2", 3), (self.provider_of("c"), choices.count), "one is that of the other call")
+        if self.backend == "mariadb":
+            counts = [sum(text.startswith(begin) for text in sent) for begin in ("SELECT inventory_0", "EXECUTE")]
+            self.assertEqual([2, 2], counts, sent)
 
     def test_selections(self) -> None:
         self.add_provider("n2", gpu=6)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cyborg_quota import ANY, SELECT, Claim, Inventory, exceptions
+from cyborg_quota.capacity import tables
 from cyborg_quota.capacity.claims import CapacityEnforcer
 from cyborg_quota.types import PodChoice
 from cyborg_quota.types.capacity import ResourceUse
@@ -88,6 +89,13 @@ class TestStatements(RuleTestCase):
         with hooks.recorded_statements(self.engine) as sent:
             call()
         return sent
+
+    def test_a_pod_that_has_only_a_pool_fits_nothing(self) -> None:
+        """(An attempt there would be refused.)"""
+        self.add("p3")
+        self.add_provider("p3", pod="p3", can_host=False, gpu=9)
+        with self.sql.connect() as connection:
+            self.assertEqual(set(), tables.pods_that_fit(connection, {"gpu": 2}))
 
     def test_a_selection_that_keeps_the_binding(self) -> None:
         """One query while the pod serves the request, and also if it is full, and no other pod passes the filters.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import testscenarios
 
 from cyborg_quota import exceptions
-from tests import base, fixtures
+from tests import base, fixtures, hooks
 
 OK = None
 EXPIRED = exceptions.ReservationExpired
@@ -107,6 +107,25 @@ class StateTestCase(base.LedgerTestCase):
         return uuid
 
 
+class TestSettledByAnotherProcess(base.LedgerTestCase):
+    """I3: another process commits the reservation after this one has made it, or has read it."""
+
+    def test_committed_meanwhile(self) -> None:
+        other = self.make_engine()
+        for engine in (self.engine, self.make_engine()):  # the first one knows it; the second one reads it
+            kept, uuid = (self.engine.reserve(self.context, {"gpu": 1})[0] for _ in range(2))
+            commit = functools.partial(other.commit, self.context, [uuid])
+            if engine is self.engine:
+                commit()
+                self.assertRaises(exceptions.ReservationCommitted, engine.rollback, self.context, [uuid])
+            elif self.backend != "sqlite":  # (which has one writer)
+                with hooks.Interleaved(engine, "UPDATE reservations", commit):
+                    self.assertRaises(exceptions.ReservationCommitted, engine.rollback, self.context, [uuid])
+                self.assertEqual((1, 1), self.figures())
+            self.assert_invariants()
+            self.engine.release(self.context, [kept, uuid])
+
+
 class TestCalls(StateTestCase):
     """A call on one reservation."""
 
@@ -126,6 +145,8 @@ class TestCalls(StateTestCase):
         answer, after = TABLE[self.call][self.state]
 
         if self.call == "expire":
+            if self.state != "reserved":  # (only what is reserved expires, whatever its time)
+                self.make_overdue(uuid)
             self.assertEqual(int(self.state == "overdue"), self.quotas.expire(base.ADMIN))
         else:
             calls: dict[str, Callable[..., object]] = {

@@ -123,7 +123,6 @@ class TestTrove(LimitsTestCase):
         self.quotas.rollback(john, group="cluster")
         self.assertEqual([0, 0, 0, 0], self.held())
 
-    @on_sqlite
     def refused(self, name: str, user: str, size: int) -> list[tuple[str, str, int | None]]:
         """The scopes, resources and limits that refuse a reserve."""
         error = self.assertRaises(exceptions.OverQuota, self.reserve_resource, name, user, size, "all")
