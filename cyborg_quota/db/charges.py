@@ -70,8 +70,8 @@ def apply(
     kept: Mapping[int, int] = types.MappingProxyType({}),
 ) -> None:
     """Apply the result of usages.merge: all rows together or, if one is refused, each row and then those that have
-    drifted. ``at``: the second of the call (meters.time_of). ``kept``: what is added to ``meter_base``, by the ids of
-    the rows. Raises Refused, ConcurrentChange, UsageOverflow.
+    drifted. ``at``: the second of the call (reservations.time_of). ``kept``: what is added to ``meter_base``, by the
+    ids of the rows. Raises Refused, ConcurrentChange, UsageOverflow.
     """
     drifted = _charge(connection, postings, at)
     usages.add_to_many(connection, "meter_base", kept)
@@ -259,13 +259,37 @@ def moved(
     }
 
 
-def keep(connection: sa.Connection, metered: Mapping[UsageKey, int]) -> None:
-    """Keep the meters of purged reservations in those of their usage rows (meters.py)."""
+def write_moved(
+    connection: sa.Connection,
+    rows: Mapping[UsageKey, int],
+    now: Mapping[UsageKey, Counters],
+    then: Mapping[UsageKey, Counters],
+    at: int,
+) -> set[UsageKey]:
+    """Write what ``moved`` returns into the rows, which are locked. Returns those that have drifted: recount them."""
+    for chunk in chunks([rows[key] for key, row in then.items() if row.metered != now[key].metered]):
+        meters.close_months(connection, chunk, at)
+    drifted = {key for key, counters in then.items() if counters.subtree < 0 or counters.promised < 0}
+    for column in ("subtree", "promised", "metered", "meter_base"):
+        # (Those of a row that has drifted are recounted, but its base.)
+        changed = then.keys() if column == "meter_base" else then.keys() - drifted
+        added = {rows[key]: getattr(then[key], column) - getattr(now[key], column) for key in changed}
+        usages.add_to_many(connection, column, {row_id: amount for row_id, amount in added.items() if amount})
+    return drifted
+
+
+def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) -> int:
+    """Delete up to ``limit`` reservations that ended longer ago than the age. Returns their number.
+
+    Their usage rows keep what they have used (meters.py). Raises ConcurrentChange: see maintenance.purge_ended.
+    """
+    number, metered = maintenance.purge_ended(connection, age_microseconds, limit)
     ids = usages.row_ids(connection, {key.project_id for key in metered})
     rows = {key: ids[key] for key in metered}
     if len(rows) > 1 and not dialects.of(connection).update_locks_in_order:
         lock(connection, in_lock_order(connection, rows, projects.edges_above(connection, {key[0] for key in rows})))
     usages.add_to_many(connection, "meter_base", {rows[key]: amount for key, amount in metered.items()})
+    return number
 
 
 def renew_rows(connection: sa.Connection, rows: Mapping[UsageKey, int], edges: projects.Edges) -> None:
@@ -294,11 +318,11 @@ def renew_roots(connection: sa.Connection, resource: str) -> None:
     renew_rows(connection, path_state.rows_of_roots(connection, resource), {})
 
 
-def count_totals(connection: sa.Connection, resources: Collection[str], meter_base: int = 0) -> None:
+def count_totals(connection: sa.Connection, resources: Collection[str], before: Counters | None = None) -> None:
     """Set these totals, whose rows exist, to what all projects hold.
 
-    ``meter_base``: what moves have left in their meters (meters.py). The transaction must be serialized with changes of
-    the tree. Charges of these resources wait until it ends.
+    ``before``: their counters, if moves may have left something in their meters (meters.py). The transaction must be
+    serialized with changes of the tree. Charges of these resources wait until it ends.
     """
     if not resources:
         return
@@ -307,5 +331,6 @@ def count_totals(connection: sa.Connection, resources: Collection[str], meter_ba
     for key, row_id in rows.items():
         node = usages.Node(row_id, key.project_id, key.resource, 0, 0)
         counted = maintenance.children_total(connection, node)
-        metered = counted.metered + meter_base
-        usages.set_counters(connection, row_id, dataclasses.replace(counted, metered=metered, meter_base=meter_base))
+        base = before.meter_base if before is not None else 0
+        metered = counted.metered + base
+        usages.set_counters(connection, row_id, dataclasses.replace(counted, metered=metered, meter_base=base))

@@ -33,7 +33,7 @@ _DELETE_ENDED = ListStatement(lambda size: sa.delete(reservations).where(any_of(
 def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) -> tuple[int, dict[UsageKey, int]]:
     """Delete up to ``limit`` rows that ended longer ago than the age.
 
-    Returns their number, and what they have added to the meters of usage rows: the caller keeps it (charges.keep).
+    Returns their number, and what they have added to the meters of usage rows: the caller keeps it (charges.py).
     Raises ConcurrentChange if another purge deleted some of them, which would be counted twice.
     """
     ids = connection.execute(_OLD_ENDED, {"b_age": age_microseconds, "b_limit": limit}).scalars().all()

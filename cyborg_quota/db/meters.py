@@ -22,7 +22,7 @@ nothing has changed since, and ``C + S * B`` is computed. A row that was made af
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -30,18 +30,12 @@ import sqlalchemy as sa
 from cyborg_quota.db import clock, dialects, paging
 from cyborg_quota.db.models import quota_usages, usage_months
 from cyborg_quota.db.prepared import ListStatement, any_of
-from cyborg_quota.types import TOTAL, Row, UsageKey, grouped
+from cyborg_quota.types import TOTAL, UsageKey, grouped
 
 _usage = quota_usages.c
 _month = usage_months.c
 _NAMES = ("project_id", "pod", "resource", "month", "device_seconds")
 _VALUES: dict[str, sa.BindParameter[Any]] = {name: sa.bindparam(f"b_{name}") for name in _NAMES}
-
-
-def time_of(connection: sa.Connection, rows: Iterable[Row] = ()) -> int:
-    """The second of a call that changes these reservations. It is not before the last change of any of them."""
-    begun = (-(row.meter // row.delta) for row in rows)
-    return max(clock.read_second(connection), *begun, 0)
 
 
 def close_months(connection: sa.Connection, usage_ids: Sequence[int], at: int) -> bool:

@@ -68,9 +68,10 @@ class Healer:
     def _heal(self, key: UsageKey, is_orphan: bool, connection: Connection) -> Drift | None:
         if key.project_id == TOTAL:
             change_log.serialize(connection)
-            before = usages.read(connection, [TOTAL], [key.resource_key]).get(key, Counters())
-            charges.count_totals(connection, [key.resource], before.meter_base)
-            after = usages.read(connection, [TOTAL], [key.resource_key]).get(key, Counters())
+            which = connection, [TOTAL], [key.resource_key]
+            before = usages.read(*which).get(key, Counters())
+            charges.count_totals(connection, [key.resource], before)
+            after = usages.read(*which).get(key, Counters())
         else:
             nodes = path_state.read_nodes(connection, key)
             if not nodes or not usages.lock_usage_row(connection, nodes[0]):

@@ -18,6 +18,7 @@ from cyborg_quota import units
 from cyborg_quota.types import (
     MAX_AMOUNT,
     MAX_COUNTED,
+    NOT_LIMITS,
     TOTAL,
     UNLIMITED,
     Constraint,
@@ -51,15 +52,14 @@ def find_violations(
     """
     violations = []
     for constraint in constraints:
-        key, scope, limit = constraint.key, constraint.scope, constraint.limit
+        key, scope = constraint.key, constraint.scope
         amount, is_own = request.get(key.resource_key, 0), scope in ("project", "counter")
-        if limit == UNLIMITED or not amount or (is_own and key.project_id != project_id):
+        if constraint.limit == UNLIMITED or not amount or (is_own and key.project_id != project_id):
             continue
-        now = counters.get(key, Counters())
-        kept = 0 if is_own or scope == "budget" else _kept(path, counters, key, freed)
-        usage = now.used + now.reserved if is_own else now.subtree if scope == "budget" else now.counted
-        if amount > kept and usage + amount - kept > limit:
-            violations.append(Over.of(constraint, amount, now, project_id, kept))
+        kept = _kept(path, counters, key, freed) if scope in ("subtree", "total") else 0
+        over = Over.of(constraint, amount, counters.get(key, Counters()), project_id, kept)
+        if amount > over.room:
+            violations.append(over)
     return sorted(violations, key=lambda over: (over, over.key))
 
 
@@ -79,16 +79,16 @@ def _kept(
 def widths(
     path: Sequence[str], keys: Collection[ResourceKey], counters: Mapping[UsageKey, Counters]
 ) -> list[Constraint]:
-    """What bounds a charge to ``path[0]`` besides limits: the widths of its counters, and of the meters on its path.
+    """What bounds a charge to ``path[0]`` besides limits: the width of its counter, and those of the sums on its path.
 
-    The meter of a row that can count MAX_AMOUNT more refuses nothing, and is left out.
+    The sum of a row that can count MAX_AMOUNT more refuses nothing, and is left out.
     """
-    meters = [
+    sums = [
         Constraint.of(UsageKey(name, *key), MAX_COUNTED, "total" if name == TOTAL else "subtree")
         for name in (*path, TOTAL)
         for key in keys
     ]
-    near = (meter for meter in meters if counters.get(meter.key, Counters()).counted > MAX_COUNTED - MAX_AMOUNT)
+    near = (width for width in sums if counters.get(width.key, Counters()).counted > MAX_COUNTED - MAX_AMOUNT)
     return [*near, *(Constraint.of(UsageKey(path[0], *key), MAX_AMOUNT, "counter") for key in keys)]
 
 
@@ -99,7 +99,7 @@ def find_refusals(
     request: Mapping[ResourceKey, int],
     missing: Mapping[str, str],
 ) -> list[Over]:
-    """All that would refuse ``request``: also a limit that is not set, and the width of a counter or meter; sorted.
+    """All that would refuse ``request``: also a limit that is not set, and the width of a counter; sorted.
 
     ``path``: the project to charge, and its ancestors. ``missing``: the project without a limit, by resource.
     """
@@ -171,8 +171,7 @@ def compute(
         if any(over.scope != "counter" or over.used or over.reserved for over in resource_overs):
             over = binding(resource_overs, path)
             owner = None if over.scope == "total" else over.project_id
-            # (The devices that a budget permits now would tell what was spent of it.)
-            limit = None if over.scope == "budget" else over.limit
+            limit = None if over.scope in NOT_LIMITS else over.limit
             fits[resource] = Headroom(over.room, owner, over.scope, limit, pod=over.pod)
     return fits
 

@@ -97,14 +97,9 @@ class Reservations:
         """
         progress = progress or (lambda _: None)
         purged, count = 0, self._batch_rows
-
-        def work(connection: Connection) -> int:
-            number, metered = maintenance.purge_ended(connection, age_microseconds, self._batch_rows)
-            charges.keep(connection, metered)
-            return number
-
+        purge = functools.partial(charges.purge_ended, age_microseconds=age_microseconds, limit=self._batch_rows)
         while count == self._batch_rows:
-            count = self._database.write(work)
+            count = self._database.write(purge)
             purged += count
             progress(count)
         rows = max(_MIN_ROWS_TO_FOLD, self._batch_rows)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, meters, reservations, usages
+from cyborg_quota.db import charges, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.ledger.enforcers import (
@@ -138,7 +138,7 @@ class Reserver:
         def work(connection: Connection) -> ReserveResult:
             if consumers and reservations.any_live(connection, request.project_id, consumers):
                 return False
-            at = meters.time_of(connection)
+            at = reservations.time_of(connection)
             reservations.insert(connection, rows, at)
             for enforcer in enforcers:
                 enforcer.charge(connection, pending)

@@ -19,7 +19,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, history, meters, reservations, usages
+from cyborg_quota.db import charges, history, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.reservations import Amendment
@@ -239,9 +239,8 @@ class Amender:
 
         Raises ReservationChanged if a row is not as it was read, or is overdue.
         """
-        at = meters.time_of(connection, [change.row for change in changes])
-        metered = [change._replace(meter=-change.delta * at) for change in changes]
-        if not reservations.amend(connection, metered, self._settler.grace):
+        at = reservations.time_of(connection, [change.row for change in changes])
+        if not reservations.amend(connection, changes, self._settler.grace, at):
             raise ReservationChanged
         return at
 

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, inventories, meters, reservations, usages
+from cyborg_quota.db import charges, inventories, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry, Work
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.reservations import NewReservation
@@ -314,7 +314,7 @@ class Settler:
         Raises ConcurrentChange if another call changed a row, or if a cached path is out of date. (Then none is cached
         any more.)
         """
-        at = meters.time_of(connection, [move.row for move in moves])
+        at = reservations.time_of(connection, [move.row for move in moves])
         by_kind = grouped(moves, lambda move: (move.row.state, move.to, move.row.generation))
         for (before, after, generation), of_kind in sorted(by_kind.items()):
             ids = [move.row.id for move in of_kind]

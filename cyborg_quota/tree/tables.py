@@ -24,9 +24,8 @@ from collections.abc import Callable, Collection, Mapping
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, meters, minimums, projects, usages
+from cyborg_quota.db import charges, minimums, projects, reservations, usages
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.db.prepared import chunks
 from cyborg_quota.db.projects import Edges, ancestors
 from cyborg_quota.types import MAX_COUNTED, TOTAL, UsageKey
 
@@ -42,7 +41,7 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
     ProjectRefused if a project would be its own ancestor.
     """
     projects.insert(connection, added)
-    # (A project that was removed keeps the rows that are metered: if it is added again, they move from a root.)
+    # (A project that was removed keeps the rows that it has used: if it is added again, they move from a root.)
     below = [name for name, parent_id in added.items() if parent_id is not None]
     returned = {key.project_id for key in usages.row_ids(connection, below)}
     moved = {**moved, **{name: added[name] for name in returned}}
@@ -77,7 +76,7 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
     changing = set(moving)
     rows.update(usages.row_ids(connection, [TOTAL]))
     for key in moving:
-        # (The meters of both parents change, also if one is above the other.)
+        # (Both parents have other rows below them, also if one is above the other.)
         edges = (before.get(key.project_id), after.get(key.project_id))
         changing |= {key._replace(project_id=parent_id or TOTAL) for parent_id in edges}
         old, new = (
@@ -102,7 +101,7 @@ def _move_usage(
 
     ``rows``: the ids of all rows that change. ``trees``: the edges before and after.
     """
-    at = meters.time_of(connection)
+    at = reservations.time_of(connection)
     locked = charges.lock(connection, charges.in_lock_order(connection, rows, trees[0]))
     now = {key: locked[row_id] for key, row_id in rows.items() if row_id in locked}
     then = charges.moved(now, moving, *trees, at)
@@ -112,16 +111,9 @@ def _move_usage(
             movers = sorted(one.project_id for one in moving if one.resource_key == key.resource_key)
             below = [name for name in movers if key.project_id in (name, TOTAL, *ancestors(name, trees[1]))]
             raise exceptions.MeterOverflow((below or movers)[0], key.resource, growth)
-    for chunk in chunks([rows[key] for key, row in then.items() if row.metered != now[key].metered]):
-        meters.close_months(connection, chunk, at)
     growing = minimums.growth_of_move(now, then, moving)
     if refuse is not None and growing:
         refuse(connection, growing)
-    drifted = {key for key, counters in then.items() if counters.subtree < 0 or counters.promised < 0}
-    for column in ("subtree", "promised", "metered", "meter_base"):
-        # (A row that has drifted is recounted; only its base is changed here.)
-        changed = then.keys() if column == "meter_base" else then.keys() - drifted
-        added = {rows[key]: getattr(then[key], column) - getattr(now[key], column) for key in changed}
-        usages.add_to_many(connection, column, {row_id: amount for row_id, amount in added.items() if amount})
+    drifted = charges.write_moved(connection, rows, now, then, at)
     usages.renew_generations(connection, [rows[key] for key in moving])
     charges.recount_upwards(connection, drifted)

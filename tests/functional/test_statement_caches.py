@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import maintenance, models
+from cyborg_quota.db import charges, models
 from tests import base, hooks, on_sqlite, statement_cache
 
 _DRIVER_KEEPS = 128
@@ -93,7 +93,7 @@ class TestCaches(base.LedgerTestCase):
         database = hooks.database_of(self.engine)
 
         def batch(size: int) -> None:
-            number, _ = database.write(lambda connection: maintenance.purge_ended(connection, 0, size))
+            number = database.write(lambda connection: charges.purge_ended(connection, 0, size))
             self.assertEqual(size, number)
 
         self.assert_bounded(batch, first, second)
