@@ -100,7 +100,7 @@ class DbQuotaDriver:
         projects = ProjectEnforcer(database, self._paths, limits, tree.follow)
         hooks = [OsloLimitHook(settings.hook)] if settings.hook is not None else []
         self.enforcers: Final = Enforcers([projects, *hooks, *reversed(self.subjects.values())])
-        self._paths.budgets = self.enforcers.budgets
+        self._paths.read_bounds = self.enforcers.bounds
         # Reservations: from the reserve to the purge.
         self.settler: Final = Settler(database, self._paths, self.enforcers.counters_of, grace)
         self.reserver: Final = Reserver(database, self.settler, projects, self.enforcers)

@@ -38,7 +38,7 @@ from cyborg_quota.db.models import projects as projects_table
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.db.usages import Node
 from cyborg_quota.types import TOTAL, Counters, ResourceKey, UsageKey, grouped
-from cyborg_quota.types.hours import BudgetPeriod
+from cyborg_quota.types.limits import RowBound
 
 _FRESH_SECONDS: Final = 60
 """The age at which limits are read again in any case."""
@@ -51,8 +51,8 @@ class PathState:
     ``project_limits``: the limits of the projects, or the overrides in their place that apply at that moment.
     ``defaults``: the default limits, by resource. Values that are not stored are missing. ``totals`` has the total
     limits, by resource; what they count is in ``counters``, with the project id TOTAL. ``overrides``: the end of the
-    override that is in ``project_limits``, and the limit that is set without it. ``budgets``: the rows that have one.
-    The states of ``read_states`` share these.
+    override that is in ``project_limits``, and the limit that is set without it. ``bounded``: the rows that
+    enforcers bound (budgets). The states of ``read_states`` share these.
     """
 
     project_ids: Sequence[str]
@@ -61,7 +61,7 @@ class PathState:
     defaults: Mapping[str, int]
     totals: Mapping[str, int] = dataclasses.field(default_factory=dict)
     overrides: Mapping[UsageKey, tuple[datetime.datetime, int | None]] = dataclasses.field(default_factory=dict)
-    budgets: Collection[UsageKey] = ()
+    bounded: Collection[UsageKey] = ()
 
     @property
     def resources(self) -> list[str]:
@@ -76,13 +76,13 @@ class ProjectPath:
     ``charged``: the rows to charge, where all exist: leaf first, the total over all projects last.
 
     ``limits`` are the stored limits of these keys (without counters), as of the moment at which the rows were read;
-    None: they were not read. ``budgets``: those that bound the rows. ``until``: when an override or the period of a
-    budget on the path begins or ends next, in microseconds since 1970 by the database's clock; None: never.
+    None: they were not read. ``row_bounds``: what else bounds the rows. ``until``: when an override or a bound on the
+    path begins or ends next, in microseconds since 1970 by the database's clock; None: never.
     ``bounds``: what the limit driver has made of the limits for the last charge, with its resources; see
     LimitDriver.is_pure.
     """
 
-    __slots__ = ("bounds", "budgets", "charged", "fresh_until", "is_known", "limits", "project_ids", "rows", "until")
+    __slots__ = ("bounds", "charged", "fresh_until", "is_known", "limits", "project_ids", "row_bounds", "rows", "until")
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ProjectPath:
         self.project_ids = tuple(project_ids)
         self.limits: PathState | None = None
         self.bounds: tuple[tuple[str, ...], Any] | None = None
-        self.budgets: dict[UsageKey, BudgetPeriod] = {}
+        self.row_bounds: Mapping[UsageKey, RowBound] = {}
         self.until: int | None = None
         self.rows = rows
         self.fresh_until = time.monotonic() + _FRESH_SECONDS
@@ -177,7 +177,7 @@ def read_states(
     else:
         parents, shared = read_tree(connection, pod)
     if project_ids is None:
-        keys = [*shared.counters, *shared.project_limits, *shared.budgets]
+        keys = [*shared.counters, *shared.project_limits, *shared.bounded]
         project_ids = {key.project_id for key in keys} - {TOTAL}
     return shared, states_of(parents, shared, project_ids)
 

@@ -41,6 +41,7 @@ from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of, case_by_value, chunks, insert_many, update_each
 from cyborg_quota.types import MAX_AMOUNT, MAX_COUNTED, TOTAL, Counters, Page, ResourceKey, UsageKey
+from cyborg_quota.types.limits import RowBound
 
 _usage = quota_usages.c
 ID: Final[Any] = _usage.id
@@ -84,8 +85,8 @@ class Posting:
     ``max_held`` is the limit of ``used + reserved``, ``max_subtree`` that of ``subtree + promised``. A limit is
     compared only if what it bounds grows. ``above``: the id of the row above, to which the amount is passed on.
     ``has_minimum``: the row has one, so that it may pass on another amount than is added to it (minimums.py).
-    ``max_metered``: the limit of the device-seconds that are used, and of those that all that is held then uses within
-    the next ``ahead`` seconds. ``until``: the time at which these limits end, by the database's clock, in microseconds
+    ``bound``: what bounds the device-seconds that are used, and those that all that is held then uses within the next
+    seconds. ``until``: the time at which these limits end, by the database's clock, in microseconds
     since the epoch (UTC); None: they do not end. From then on, the posting is refused if it grows.
     """
 
@@ -98,8 +99,7 @@ class Posting:
     has_minimum: bool = False
     max_held: int | None = None
     max_subtree: int | None = None
-    max_metered: int | None = None
-    ahead: int = 0
+    bound: RowBound | None = None
     until: int | None = None
 
     @property
@@ -120,8 +120,7 @@ class Posting:
             self.has_minimum or other.has_minimum,
             _least(self.max_held, other.max_held),
             _least(self.max_subtree, other.max_subtree),
-            _least(self.max_metered, other.max_metered),
-            max(self.ahead, other.ahead),
+            self.bound or other.bound,
             _least(self.until, other.until),
         )
 
@@ -148,8 +147,10 @@ def values(posting: Posting) -> tuple[int, ...]:
     node, growth, counted = posting.node, posting.used + posting.reserved, posting.subtree + posting.promised
     max_held = MAX_AMOUNT if posting.max_held is None else min(MAX_AMOUNT, posting.max_held)
     max_subtree = MAX_COUNTED if posting.max_subtree is None else min(MAX_COUNTED, posting.max_subtree)
-    has_budget = posting.max_metered is not None and posting.subtree > 0
-    max_metered = (posting.max_metered or 0) - posting.subtree * posting.ahead if has_budget else _NO_METER_BOUND
+    max_metered, ahead = _NO_METER_BOUND, 0
+    if posting.bound is not None and posting.subtree > 0:
+        ahead = posting.bound.ahead
+        max_metered = posting.bound.at_most - posting.subtree * ahead
     return (
         node.usage_id,
         node.generation,
@@ -159,7 +160,7 @@ def values(posting: Posting) -> tuple[int, ...]:
         max_held - growth if growth > 0 else _NO_BOUND,
         max_subtree - counted if counted > 0 else _NO_BOUND,
         max_metered,
-        posting.ahead if has_budget else 0,
+        ahead,
         min(posting.until, _NO_END) if posting.until is not None and posting.grows else _NO_END,
     )
 

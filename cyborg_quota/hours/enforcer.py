@@ -30,7 +30,7 @@ class BudgetEnforcer(Enforcer):
         """[budgets] hours_ahead."""
         return int(conf.budgets.hours_ahead)
 
-    def budgets(
+    def bounds(
         self, connection: Connection, project_ids: Collection[str], resources: Collection[str]
     ) -> tuple[list[BudgetPeriod], int | None]:
         """The budgets in force, and the second at which this changes."""

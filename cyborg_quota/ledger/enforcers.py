@@ -42,7 +42,7 @@ from cyborg_quota.types import (
     grouped,
 )
 from cyborg_quota.types.capacity import CapacityDrift, FreeInventories, ResourceUse
-from cyborg_quota.types.hours import BudgetPeriod
+from cyborg_quota.types.limits import RowBound
 
 
 class Rooms:
@@ -204,13 +204,13 @@ class Enforcer:
         """The counters of its project in which a reservation of the resource is counted. ``pod`` None: it has none."""
         return ()
 
-    def budgets(
+    def bounds(
         self,
         connection: Connection,  # noqa: ARG002
         project_ids: Collection[str],  # noqa: ARG002
         resources: Collection[str],  # noqa: ARG002
-    ) -> tuple[Sequence[BudgetPeriod], int | None]:
-        """What bounds the meters of these projects, and the second at which this changes (None: never)."""
+    ) -> tuple[Sequence[RowBound], int | None]:
+        """What bounds the usage rows of these projects, and the second at which this changes (None: never)."""
         return (), None
 
     def narrow(self, connection: Connection, rooms: Rooms) -> None:
@@ -293,13 +293,13 @@ class Enforcers(tuple[Enforcer, ...]):
         """Each counter once, whichever enforcers name it."""
         return tuple(dict.fromkeys(key for enforcer in self for key in enforcer.counters_of(resource, pod)))
 
-    def budgets(
+    def bounds(
         self, connection: Connection, project_ids: Collection[str], resources: Collection[str]
-    ) -> tuple[list[BudgetPeriod], int | None]:
-        """The bounds of all enforcers. See Enforcer.budgets."""
-        bounds = [enforcer.budgets(connection, project_ids, resources) for enforcer in self]
+    ) -> tuple[list[RowBound], int | None]:
+        """Those of all enforcers. See Enforcer.bounds."""
+        bounds = [enforcer.bounds(connection, project_ids, resources) for enforcer in self]
         until = min((until for _, until in bounds if until is not None), default=None)
-        return [period for periods, _ in bounds for period in periods], until
+        return [bound for of_enforcer, _ in bounds for bound in of_enforcer], until
 
     def prepare(self, pending: Sequence[PendingClaim]) -> list[Enforcer]:
         """Choose what the claims take in this attempt. Returns the enforcers that decide on one of them."""

@@ -30,13 +30,13 @@ from cyborg_quota.types import (
     UsageRecord,
     grouped,
 )
-from cyborg_quota.types.hours import BudgetPeriod
+from cyborg_quota.types.limits import RowBound
 from cyborg_quota.types.metrics import ProjectMetrics
 
 LOG = logging.getLogger(__name__)
 
-BudgetsAt = tuple[Sequence[BudgetPeriod], int]
-"""Budgets, and the second at which they are considered."""
+BoundsAt = tuple[Sequence[RowBound], int]
+"""What bounds rows besides limits, and the second at which this is considered."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -117,20 +117,18 @@ class HeadroomReader:
         return limits
 
     def _bounds_of(
-        self, states: Sequence[PathState], resources: Collection[str], budgets: BudgetsAt | None = None
+        self, states: Sequence[PathState], resources: Collection[str], row_bounds: BoundsAt | None = None
     ) -> Sequence[PathLimits]:
-        """What limits charges of these resources, in all counters. ``budgets`` None: reads those on the paths."""
+        """What limits charges of these resources, in all counters. ``row_bounds`` None: reads those on the paths."""
         counters_of = self._enforcers.counters_of
         counted = {key.resource for resource in resources for key in counters_of(resource, None)}
         bounds = self._limits.bounds(states, sorted(counted))
-        if budgets is None:
-            budgets = (), 0
-            if any(state.budgets for state in states):
-                budgets = self._database.read(lambda connection: self.read_budgets(connection, states, counted))
-        periods, at = budgets
-        by_project = grouped(
-            (period for period in periods if period.budget.enforce), lambda period: period.budget.project_id
-        )
+        if row_bounds is None:
+            row_bounds = (), 0
+            if any(state.bounded for state in states):
+                row_bounds = self._database.read(lambda connection: self.read_bounds(connection, states, counted))
+        found, at = row_bounds
+        by_project = grouped((bound for bound in found if bound.refuses), lambda bound: bound.key.project_id)
         if not by_project:
             return bounds
         return [
@@ -138,22 +136,20 @@ class HeadroomReader:
                 constraints=[
                     *limits.constraints,
                     *(
-                        period.constraint(state.counters, at)
+                        bound.constraint(state.counters, at)
                         for name in state.project_ids
-                        for period in by_project.get(name, ())
+                        for bound in by_project.get(name, ())
                     ),
                 ]
             )
             for state, limits in zip(states, bounds, strict=True)
         ]
 
-    def read_budgets(
-        self, connection: Connection, states: Sequence[PathState], resources: Collection[str]
-    ) -> BudgetsAt:
-        """The budgets on the paths of ``states``, at the present second."""
-        project_ids = {key.project_id for state in states[:1] for key in state.budgets}  # (states share their mappings)
-        periods = self._enforcers.budgets(connection, project_ids, resources)[0] if project_ids else ()
-        return periods, clock.read_second(connection)
+    def read_bounds(self, connection: Connection, states: Sequence[PathState], resources: Collection[str]) -> BoundsAt:
+        """What bounds the rows on the paths of ``states`` besides limits, at the present second."""
+        project_ids = {key.project_id for state in states[:1] for key in state.bounded}  # (states share their mappings)
+        found = self._enforcers.bounds(connection, project_ids, resources)[0] if project_ids else ()
+        return found, clock.read_second(connection)
 
     def _state(self, project_id: str, pod: str | None = None) -> PathState:
         """``pod``: as in path_state.read."""
@@ -190,31 +186,26 @@ class HeadroomReader:
                 yield from rooms.records(wanted[rooms.project_id], limits if pod is None else rooms.limits.by_key)
 
     def metrics_of(
-        self, shared: PathState, states: Sequence[PathState], resources: Collection[str], budgets: BudgetsAt
+        self, shared: PathState, states: Sequence[PathState], resources: Collection[str], row_bounds: BoundsAt
     ) -> tuple[list[ProjectMetrics], list[TotalLimit]]:
         """The values of each resource that the projects of ``states`` hold or have a limit of; and the total limits in
         force, by resource.
 
         Does not read the ledger. The parents of ``states`` are those that are stored there. ``shared``: what they
-        share. ``budgets``: those on their paths.
+        share. ``row_bounds``: those on their paths.
         """
         wanted: dict[str, set[str]] = {}
-        by_key, at = {period.budget.key: period for period in budgets[0]}, budgets[1]
+        by_key, at = {bound.key: bound for bound in row_bounds[0]}, row_bounds[1]
         for key in [*by_key, *shared.counters, *shared.project_limits]:
             wanted.setdefault(key.project_id, set()).add(key.resource)
         limits = self._limits.limits(states, sorted(set(resources).union(*wanted.values())))
         metrics = []
-        for rooms in self._rooms_of(states, wanted, resources, budgets=budgets):
+        for rooms in self._rooms_of(states, wanted, resources, row_bounds=row_bounds):
             for record in rooms.records(wanted.get(rooms.project_id, ()), limits):
                 key = UsageKey(record.project_id, record.resource)
                 row = rooms.state.counters.get(key, Counters())
                 metric = ProjectMetrics.of(record, row, at)
-                if (period := by_key.get(key)) is not None:
-                    use, left = period.use(row, at), period.seconds_left(row, at)
-                    metric = metric._replace(
-                        budget_hours=use.hours, budget_spent_hours=use.spent, budget_seconds_left=left
-                    )
-                metrics.append(metric)
+                metrics.append(by_key[key].shown_in(metric, row, at) if key in by_key else metric)
         totals = sorted((total.resource, total.limit) for total in self._limits.totals(shared))
         return metrics, [TotalLimit.of(resource, limit, shared.counters) for resource, limit in totals]
 
@@ -247,11 +238,11 @@ class HeadroomReader:
         wanted: Mapping[str, Collection[str]],
         resources: Collection[str],
         pod: str | None = None,
-        budgets: BudgetsAt | None = None,
+        row_bounds: BoundsAt | None = None,
     ) -> Iterator[Rooms]:
         """What the limits leave of the wanted resources, by project; not of one that is not among ``resources``."""
         counters_of = self._enforcers.counters_of
-        for state, limits in zip(states, self._bounds_of(states, resources, budgets), strict=True):
+        for state, limits in zip(states, self._bounds_of(states, resources, row_bounds), strict=True):
             known = [name for name in wanted.get(state.project_ids[0], ()) if name in resources]
             yield Rooms(state, limits, known, counters_of, pod=pod)
 

@@ -15,10 +15,10 @@ from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.types import MICROSECONDS, ResourceKey, UsageKey
-from cyborg_quota.types.hours import BudgetPeriod
+from cyborg_quota.types.limits import RowBound
 
 T = TypeVar("T")
-ReadBudgets = Callable[[Connection, Collection[str], Collection[str]], tuple[Sequence[BudgetPeriod], int | None]]
+ReadBounds = Callable[[Connection, Collection[str], Collection[str]], tuple[Sequence[RowBound], int | None]]
 
 _MAX_CACHED_PATHS: Final = 20_000
 """The maximum number of cached paths. When it is reached, the cache is cleared."""
@@ -43,11 +43,11 @@ def until_stable(attempt: Callable[[], T | None]) -> T:
 class PathCache:
     """Paths by project. ``get`` creates the usage rows that a path lacks, so that it can be charged.
 
-    ``budgets``: Enforcers.budgets, with which the driver replaces it.
+    ``read_bounds``: Enforcers.bounds, with which the driver replaces it.
     """
 
     _database: Database
-    budgets: ReadBudgets = dataclasses.field(default=lambda _connection, _project_ids, _resources: ((), None))
+    read_bounds: ReadBounds = dataclasses.field(default=lambda _connection, _project_ids, _resources: ((), None))
     _cached_paths: dict[str, ProjectPath] = dataclasses.field(default_factory=dict)
 
     def get(self, project_id: str, keys: Collection[ResourceKey], *, is_again: bool = False) -> ProjectPath:
@@ -80,10 +80,10 @@ class PathCache:
             return known
         wanted = set(keys) | (set(known.rows) if known is not None else set())
         path = path_state.read_path(connection, project_id, wanted)
-        # (After the generations of the rows, which a change of a budget renews: see charges.py.)
-        if path.limits is not None and path.limits.budgets:
-            periods, until = self.budgets(connection, path.project_ids, {key.resource for key in wanted})
-            path.budgets = {period.budget.key: period for period in periods if period.budget.enforce}
+        # (After the generations of the rows, which a change of a bound renews: see charges.py.)
+        if path.limits is not None and path.limits.bounded:
+            bounds, until = self.read_bounds(connection, path.project_ids, {key.resource for key in wanted})
+            path.row_bounds = {bound.key: bound for bound in bounds if bound.refuses}
             ends = path.until, None if until is None else clock.EPOCH_MICROSECONDS + until * MICROSECONDS
             path.until = min((end for end in ends if end is not None), default=None)
         if len(self._cached_paths) >= _MAX_CACHED_PATHS:

@@ -20,22 +20,22 @@ from cyborg_quota.ledger.enforcers import Enforcer
 from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.types import RESERVED, TOTAL, UNLIMITED, Constraint, ResourceKey, State, UsageKey
-from cyborg_quota.types.hours import BudgetPeriod
+from cyborg_quota.types.limits import RowBound
 
 
 @dataclasses.dataclass(slots=True)
 class Charge:
     """What a call charges to one project: the amounts by counter, and the path and the limits that were read for it.
 
-    ``constraints`` None: the charge is not limited. ``budgets``: those that limit it. ``sender``: of a transfer, the
-    project that holds the amounts, and its ancestors.
+    ``constraints`` None: the charge is not limited. ``bounds``: what else limits its rows. ``sender``: of a transfer,
+    the project that holds the amounts, and its ancestors.
     """
 
     project_id: str
     amounts: Mapping[ResourceKey, int]
     path: ProjectPath
     constraints: Sequence[Constraint] | None = None
-    budgets: Mapping[UsageKey, BudgetPeriod] = dataclasses.field(default_factory=dict)
+    bounds: Mapping[UsageKey, RowBound] = dataclasses.field(default_factory=dict)
     sender: Sequence[str] = ()
 
     @property
@@ -58,8 +58,8 @@ class Charge:
                     limits.get((posting.node.project_id, *key, is_own)) for is_own in (True, False)
                 )
                 posting.until = None if self.constraints is None else self.path.until
-                if self.budgets and (budget := self.budgets.get(posting.node.key)) is not None:
-                    posting.max_metered, posting.ahead = budget.at_most, budget.ahead
+                if self.bounds:
+                    posting.bound = self.bounds.get(posting.node.key)
                 postings.append(posting)
         return postings
 
@@ -91,7 +91,7 @@ class ProjectEnforcer(Enforcer):
         charge = Charge(project_id, amounts, self._paths.get(project_id, sorted(amounts)))
         if is_limited:
             charge.constraints = self._constraints(charge)
-            charge.budgets = charge.path.budgets
+            charge.bounds = charge.path.row_bounds
         return charge
 
     def _constraints(self, charge: Charge, *, is_read_again: bool = False) -> list[Constraint]:
@@ -127,7 +127,7 @@ class ProjectEnforcer(Enforcer):
         """
         path = self._paths.get(charge.project_id, sorted(charge.amounts), is_again=True)
         nodes = [(path.charged.get(key), charge.path.charged.get(key)) for key in charge.amounts]
-        is_same = (path.until, path.budgets) == (charge.path.until, charge.path.budgets)
+        is_same = (path.until, path.row_bounds) == (charge.path.until, charge.path.row_bounds)
         if not is_same or any(now != charged for now, charged in nodes):
             return False
         constraints, growing = charge.constraints or (), charge.growing
@@ -135,7 +135,7 @@ class ProjectEnforcer(Enforcer):
         counters, at = self._database.read_synced(
             lambda connection: (usages.read(connection, owners, growing), clock.read_second(connection))
         )
-        constraints = [*constraints, *(budget.constraint(counters, at) for budget in charge.budgets.values())]
+        constraints = [*constraints, *(bound.constraint(counters, at) for bound in charge.bounds.values())]
         find = functools.partial(
             enforcement.find_violations,
             charge.project_id,

@@ -10,7 +10,7 @@ from cyborg_quota.db import history, path_state, schema
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger.enforcers import Enforcers
-from cyborg_quota.ledger.headroom import BudgetsAt, HeadroomReader
+from cyborg_quota.ledger.headroom import BoundsAt, HeadroomReader
 from cyborg_quota.types import ResourceKey
 from cyborg_quota.types.capacity import ResourceUse
 from cyborg_quota.types.metrics import LedgerMetrics
@@ -31,7 +31,7 @@ def read(
     microseconds. Limits that are not stored in the ledger are read after the transaction. Raises LimitsUnavailable.
     """
 
-    def work(connection: Connection) -> tuple[LedgerMetrics, PathState, Sequence[PathState], BudgetsAt]:
+    def work(connection: Connection) -> tuple[LedgerMetrics, PathState, Sequence[PathState], BoundsAt]:
         capacity: dict[ResourceKey, ResourceUse] = {}
         ages: dict[str, float] = {}
         for enforcer in enforcers:  # what inventories have replaces what was measured elsewhere
@@ -42,8 +42,8 @@ def read(
         revision = schema.checked_revision(connection)
         metrics = LedgerMetrics([], [], capacity, ages, overdue, revision)
         shared, states = path_state.read_states(connection, project_ids)
-        return metrics, shared, states, headroom.read_budgets(connection, states, resources)
+        return metrics, shared, states, headroom.read_bounds(connection, states, resources)
 
-    metrics, shared, states, budgets = untimed.read(work)
-    projects, totals = headroom.metrics_of(shared, states, resources, budgets)
+    metrics, shared, states, row_bounds = untimed.read(work)
+    projects, totals = headroom.metrics_of(shared, states, resources, row_bounds)
     return dataclasses.replace(metrics, projects=projects, totals=totals)

@@ -317,9 +317,9 @@ class Headroom:
     None: unlimited, that is, every amount of a valid request (up to MAX_AMOUNT) would be granted. A project without a
     limit that holds something has the ``fits`` that is left in its 32-bit counter, with the scope ``counter``.
     ``bound_by``: the project whose limit determines it (or the project itself); None if there is no such project.
-    ``limit``: that limit, or MAX_AMOUNT. With ``bound_by``, a ``limit`` of None means that this project has no limit, so
-    that nothing fits; with the scope ``budget``, that its hours permit no more at this moment. If the total limit over
-    all projects determines it, ``scope`` is ``total`` and ``bound_by`` None.
+    ``limit``: that limit, or MAX_AMOUNT. With ``bound_by``, a ``limit`` of None means that this project has no limit,
+    so that nothing fits; with the scope ``budget``, that its hours permit no more at this moment. If the total limit
+    over all projects determines it, ``scope`` is ``total`` and ``bound_by`` None.
 
     If the capacity of a provider was considered, ``fits`` is also an amount that the units of a provider permit (or 0),
     and ``free_total`` is what is free at the provider, or with ANY at all providers that can host. If the provider

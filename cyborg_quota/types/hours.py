@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from cyborg_quota.types import Constraint, Counters, Notice, UsageKey
+from cyborg_quota.types.metrics import ProjectMetrics
 
 HOUR: Final = 3600
 """Seconds."""
@@ -118,6 +119,15 @@ class BudgetPeriod:
     ahead: int
 
     @property
+    def key(self) -> UsageKey:
+        """The usage row that it bounds."""
+        return self.budget.key
+
+    @property
+    def refuses(self) -> bool:
+        return self.budget.enforce
+
+    @property
     def at_most(self) -> int:
         """The device-seconds of the meter at which the budget is spent."""
         return self.base + self.budget.amount * HOUR + self.carried
@@ -151,6 +161,11 @@ class BudgetPeriod:
         row = counters.get(self.budget.key, Counters())
         limit = max(0, (self.at_most - row.used_until(at)) // self.ahead)
         return Constraint(self.budget.project_id, self.budget.resource, limit, "budget", budget=self.use(row, at))
+
+    def shown_in(self, metrics: ProjectMetrics, row: Counters, at: int) -> ProjectMetrics:
+        """The metrics of its row, with those of the budget."""
+        use, left = self.use(row, at), self.seconds_left(row, at)
+        return metrics._replace(budget_hours=use.hours, budget_spent_hours=use.spent, budget_seconds_left=left)
 
 
 class BudgetNotice(Notice):

@@ -6,8 +6,36 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
-from cyborg_quota.types import UNLIMITED, Author, Counters, HistoryEntry, RecordedChange, UsageKey
+from cyborg_quota.types import UNLIMITED, Author, Constraint, Counters, HistoryEntry, RecordedChange, UsageKey
+from cyborg_quota.types.metrics import ProjectMetrics
+
+
+class RowBound(Protocol):
+    """What bounds a usage row besides limits, as an enforcer has read it: see Enforcer.bounds and usages.Posting."""
+
+    @property
+    def key(self) -> UsageKey:
+        """The usage row."""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a charge that it forbids is refused. (Otherwise it is only shown.)"""
+
+    @property
+    def at_most(self) -> int:
+        """What the row may have used, with what all that is held then uses ``ahead``."""
+
+    @property
+    def ahead(self) -> int:
+        """For how many seconds after the charge."""
+
+    def constraint(self, counters: Mapping[UsageKey, Counters], at: int) -> Constraint:
+        """What may be held at the second ``at``."""
+
+    def shown_in(self, metrics: ProjectMetrics, row: Counters, at: int) -> ProjectMetrics:
+        """The metrics of the row, with those of the bound."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

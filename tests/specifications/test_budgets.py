@@ -384,7 +384,7 @@ class TestRaces(BudgetTestCase):
         values = usages.values
 
         def naive(posting: usages.Posting) -> tuple[int, ...]:
-            posting.max_metered = None
+            posting.bound = None
             return values(posting)
 
         with mock.patch.object(usages, "values", naive):

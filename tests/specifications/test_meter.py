@@ -10,6 +10,7 @@ import itertools
 import random
 from collections.abc import Callable
 from typing import Final
+from unittest import mock
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import clock, path_state, usages
@@ -409,7 +410,7 @@ class TestWidths(MeterTestCase):
         path = self.database.read(lambda connection: path_state.read_path(connection, "p1", [ResourceKey("gpu")]))
         for amount, granted in ((5, True), (1, False), (-5, True)):
             (posting,) = usages.along(path.charged[ResourceKey("gpu")], amount, 0)
-            posting.max_metered, posting.ahead = 2**62, HOUR
+            posting.bound = mock.Mock(at_most=2**62, ahead=HOUR)
             work = functools.partial(usages.charge, posting=posting, at=at)
             self.assertEqual(granted, self.database.write(work), amount)
         row = self.fetch("SELECT subtree, metered FROM quota_usages")[0]
