@@ -152,9 +152,6 @@ _FIELDS: Final = {
     "in_use": "used",
     "start": "starts_at",
     "affinity": "resource_affinity",
-    "hours_ahead": "ahead",
-    "period_begins": "begins",
-    "period_ends": "ends",
 }
 """The fields of the engine's records whose names differ from those of the API."""
 

@@ -290,7 +290,7 @@ class Hours(EnforcedSubject):
         for budget, use, *_ in self._all(_NOTIFIED[0]):
             assert use is not None and use.spent, "a percentage of it is spent"
             level = max(threshold for threshold in _NOTIFIED if _percent(use) >= threshold)
-            period, last = clock.month_number(use.begins), (budget.notified_period, budget.notified_level)
+            period, last = clock.month_number(use.period_begins), (budget.notified_period, budget.notified_level)
             claim = functools.partial(tables.claim_notified, key=budget.key)
             # (A period that has ended, by the clock of another node, is not notified again.)
             if (period, level) > last and self._database.claim(claim, last, (period, level)):
@@ -395,7 +395,7 @@ def _record(budget: Budget, period: BudgetPeriod | None, counters: Counters, at:
         return BudgetRecord(budget, None, clock.date_of(budget.starts), clock.date_of(budget.ends or 0), None)
     use, seconds = period.use(counters, at), period.seconds_left(counters, at)
     lasts_until = None if seconds is None or not counters.subtree else clock.time_of(at + seconds)
-    return BudgetRecord(budget, use, use.begins, use.ends, lasts_until)
+    return BudgetRecord(budget, use, use.period_begins, use.period_ends, lasts_until)
 
 
 def _percent(use: BudgetUse) -> float:

@@ -14,6 +14,7 @@ from oslo_config import cfg
 from cyborg_quota.db.database import Connection
 from cyborg_quota.hours import tables
 from cyborg_quota.ledger.enforcers import Enforcer, Parts
+from cyborg_quota.types import RecordedChange
 from cyborg_quota.types.hours import HOUR, BudgetPeriod
 
 
@@ -35,3 +36,13 @@ class BudgetEnforcer(Enforcer):
     ) -> tuple[list[BudgetPeriod], int | None]:
         """The budgets in force, and the second at which this changes."""
         return tables.periods(connection, tables.read(connection, project_ids, resources), self.ahead)
+
+    def forget(self, connection: Connection, project_id: str) -> list[RecordedChange]:
+        """Delete the budgets of a project that is removed."""
+        found = tables.read(connection, [project_id])
+        if found:
+            tables.delete(connection, project_id, [budget.resource for budget in found])
+        return [
+            RecordedChange("delete budget", project_id, budget.resource, {"hours": budget.amount}, None)
+            for budget in found
+        ]

@@ -33,6 +33,7 @@ from cyborg_quota.types import (
     Headroom,
     InventoryKey,
     Over,
+    RecordedChange,
     ReserveRequest,
     ResizeRequest,
     ResourceKey,
@@ -212,6 +213,10 @@ class Enforcer:
     ) -> tuple[Sequence[RowBound], int | None]:
         """What bounds the usage rows of these projects, and the second at which this changes (None: never)."""
         return (), None
+
+    def forget(self, connection: Connection, project_id: str) -> Sequence[RecordedChange]:  # noqa: ARG002
+        """Delete what is stored of a project that is removed, besides limits. Returns the changes, for the history."""
+        return ()
 
     def narrow(self, connection: Connection, rooms: Rooms) -> None:
         """Reduce ``rooms`` to what a claim at its provider would be granted. May be called again after an error."""

@@ -22,6 +22,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import change_log, charges, dialects, overrides, path_state, pods, projects, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.prepared import chunks
+from cyborg_quota.ledger.enforcers import Enforcers
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.ledger.paths import until_stable
@@ -119,6 +120,7 @@ class LimitChanges:
     _tree: Tree
     _limits: DatabaseLimitDriver
     _history: History
+    _enforcers: Enforcers
 
     # --- limits of projects ---
 
@@ -327,7 +329,6 @@ class LimitChanges:
                 )
             _, limits, _ = tables.read_limits(connection, [project_id])
             live, _ = overrides.read(connection, [project_id])
-            budgets = tables.budgets_of(connection, project_id)
             changes = minimum_rules.clear(connection, project_id)
             if not tables.forget_project(connection, project_id):
                 raise exceptions.ProjectRefused(project_id, "holds resources; release them first")
@@ -336,10 +337,8 @@ class LimitChanges:
                 for key, limit in sorted(limits.items())
             ]
             changes += [RecordedChange.of_override(override, is_cancelled=True) for override in live]
-            changes += [
-                RecordedChange("delete budget", project_id, resource, {"hours": hours}, None)
-                for resource, hours in budgets.items()
-            ]
+            for enforcer in self._enforcers:
+                changes += enforcer.forget(connection, project_id)
             changes.append(RecordedChange("remove project", project_id, None, edges[project_id], None))
             return None, change_log.record(connection, author, changes)
 

@@ -84,7 +84,7 @@ class Projects(Subject):
     @property
     def _changes(self) -> LimitChanges:
         """What changes limits. Raises LimitsReadOnly."""
-        return LimitChanges(self._database, self._tree, self.require_stored(), self._history)
+        return LimitChanges(self._database, self._tree, self.require_stored(), self._history, self._driver.enforcers)
 
     @admin_call
     def list_projects(

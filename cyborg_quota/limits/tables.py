@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import overrides, paging, path_state, pods, projects, reservations, usages
 from cyborg_quota.db.database import Connection
-from cyborg_quota.db.models import budget_adjustments, budgets, limit_defaults, limit_overrides, project_limits
+from cyborg_quota.db.models import limit_defaults, limit_overrides, project_limits
 from cyborg_quota.db.prepared import chunks, insert_many, put
 from cyborg_quota.tree import tables as tree
 from cyborg_quota.types import TOTAL, LimitRecord, Page, TotalLimit, UsageKey
@@ -168,19 +168,13 @@ def _set(connection: Connection, table: sa.Table, key: Mapping[str, str], limit:
         put(connection, table, key, {"hard_limit": limit})
 
 
-def budgets_of(connection: Connection, project_id: str) -> dict[str, int]:
-    """The hours of each budget of the project, by resource."""
-    query = sa.select(budgets.c.resource, budgets.c.amount).where(budgets.c.project_id == project_id)
-    return {resource: hours for resource, hours in connection.execute(query.order_by(budgets.c.resource))}
-
-
 def forget_project(connection: Connection, project_id: str) -> bool:
-    """Delete all rows of a project. False: it holds something, or was charged; the caller must roll back.
+    """Delete the rows of a project, but those of enforcers. False: it holds something, or was charged: roll back.
 
     Its bindings end, and are kept as history. They are locked before usage rows, as by a claim. The project's row is
     locked before its usage rows, so that none is inserted before this transaction ends. What the project has used stays
-    with its parent. The usage rows that are not metered are deleted; all get other generations first. So a charge that
-    waits for one matches no row, and is retried.
+    with its parent. The usage rows of what it has never used are deleted; all get other generations first. So a charge
+    that waits for one matches no row, and is retried.
     """
     pods.end_bindings(connection, project_id)
     projects.lock_many(connection, [project_id])
@@ -188,7 +182,7 @@ def forget_project(connection: Connection, project_id: str) -> bool:
     is_left = usages.delete_zeros(connection, project_id)
     if is_left or reservations.is_any_live(connection, project_id):
         return False
-    for table in (project_limits, limit_overrides, budgets, budget_adjustments):
+    for table in (project_limits, limit_overrides):
         connection.execute(sa.delete(table).where(table.c.project_id == project_id))
     projects.delete(connection, project_id)
     return True

@@ -67,15 +67,15 @@ class BudgetUse(NamedTuple):
     """What was used of a budget at one moment. Hours, and naive times in UTC.
 
     ``hours``: the amount, with what was ``carried``. ``spent`` and ``held`` (devices) are None if the context may not
-    see them. ``ahead``: for how many hours all that is held must be paid for.
+    see them. ``hours_ahead``: for how many hours all that is held must be paid for.
     """
 
     hours: float
     spent: float | None
     held: int | None
-    ahead: int
-    begins: datetime.datetime
-    ends: datetime.datetime
+    hours_ahead: int
+    period_begins: datetime.datetime
+    period_ends: datetime.datetime
     is_repeated: bool
     carried: float = 0.0
 
@@ -86,16 +86,17 @@ class BudgetUse(NamedTuple):
 
     def describe(self, requested: int) -> str:
         """Why an amount does not fit, in words."""
-        hours = "hour" if self.ahead == 1 else f"{self.ahead} hours"
+        hours = "hour" if self.hours_ahead == 1 else f"{self.hours_ahead} hours"
         spent = f"has not enough left of its {_text(self.hours)} hours for the next {hours}"
         if self.spent is not None and self.held is not None and self.left is not None:
-            needed = (self.held + requested) * self.ahead
+            needed = (self.held + requested) * self.hours_ahead
             spent = (
-                f"has spent {self.spent:.1f} of {_text(self.hours)} hours since {self.begins:%Y-%m-%d}; {self.held} are"
-                f" held, and {requested} more need {needed:.1f} hours for the next {hours}; {self.left:.1f} are left"
+                f"has spent {self.spent:.1f} of {_text(self.hours)} hours since {self.period_begins:%Y-%m-%d}; "
+                f"{self.held} are held, and {requested} more need {needed:.1f} hours for the next {hours}; "
+                f"{self.left:.1f} are left"
             )
         then = "The next period begins" if self.is_repeated else "The budget ends"
-        return f"with all below it, {spent}. {then} {self.ends:%Y-%m-%dT%H:%MZ}."
+        return f"with all below it, {spent}. {then} {self.period_ends:%Y-%m-%dT%H:%MZ}."
 
     @property
     def left(self) -> float | None:
@@ -138,9 +139,9 @@ class BudgetPeriod:
             hours=self.budget.amount + self.carried / HOUR,
             spent=(counters.used_until(at) - self.base) / HOUR,
             held=counters.subtree,
-            ahead=self.ahead // HOUR,
-            begins=self.begins,
-            ends=self.ends,
+            hours_ahead=self.ahead // HOUR,
+            period_begins=self.begins,
+            period_ends=self.ends,
             is_repeated=self.budget.months is not None,
             carried=self.carried / HOUR,
         )
