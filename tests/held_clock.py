@@ -10,7 +10,7 @@ from typing import Any, Final
 import fixtures
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock
+from cyborg_quota.db import calendar
 from cyborg_quota.db.dialects import sqlite
 from tests import fixtures as our_fixtures
 
@@ -49,11 +49,11 @@ class HeldClock(fixtures.Fixture):
     @property
     def second(self) -> int:
         """The time in the unit of a meter: whole seconds since 2020-01-01."""
-        return (self.now - clock.date_of(0)) // datetime.timedelta(seconds=1)
+        return (self.now - calendar.date_of(0)) // datetime.timedelta(seconds=1)
 
     @second.setter
     def second(self, second: int) -> None:
-        self.now = clock.date_of(0) + datetime.timedelta(seconds=second)
+        self.now = calendar.date_of(0) + datetime.timedelta(seconds=second)
 
     def _hold(self, connection: sa.Connection, cursor: Any, *_statement: object) -> None:
         if connection.engine is our_fixtures.plain_engine(self._url):

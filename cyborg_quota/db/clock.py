@@ -13,7 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.sql.functions import FunctionElement
 
-from cyborg_quota.types.hours import EPOCH
+from cyborg_quota.types.limits import EPOCH
 
 
 class utc_after(FunctionElement[Any]):
@@ -29,7 +29,7 @@ utc_now: Final = utc_after
 
 
 class second(FunctionElement[Any]):
-    """The start of the statement in whole seconds since 2020-01-01 UTC: the time of a meter (meters.py)."""
+    """The start of the statement in whole seconds since 2020-01-01 UTC."""
 
     type = sa.BigInteger()
     inherit_cache = True
@@ -49,36 +49,6 @@ _SECOND: Final = sa.select(second())
 def read_second(connection: sa.Connection) -> int:
     """The present second. A transaction of several statements reads it once, so that all its postings have one time."""
     return int(connection.execute(_SECOND).scalar_one())
-
-
-def month_of(at: int) -> int:
-    """The number of months from January 2020 to the month of this second."""
-    return month_number(time_of(at))
-
-
-def time_of(at: int) -> datetime.datetime:
-    """This second as naive UTC."""
-    return EPOCH + datetime.timedelta(seconds=at)
-
-
-def month_number(day: datetime.date) -> int:
-    """The number of months from January 2020 to this day."""
-    return (day.year - EPOCH.year) * 12 + day.month - 1
-
-
-def date_of(month: int) -> datetime.datetime:
-    """The first day of a month, by its number."""
-    return EPOCH.replace(year=EPOCH.year + month // 12, month=month % 12 + 1)
-
-
-def second_of(month: int) -> int:
-    """The first second of a month, by its number."""
-    return (date_of(month) - EPOCH) // datetime.timedelta(seconds=1)
-
-
-def end_of_month(at: int) -> int:
-    """The first second of the next month."""
-    return second_of(month_of(at) + 1)
 
 
 def moment_of(value: datetime.datetime | str) -> datetime.datetime:

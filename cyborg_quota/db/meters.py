@@ -27,7 +27,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, paging
+from cyborg_quota.db import calendar, clock, dialects, paging
 from cyborg_quota.db.models import quota_usages, usage_months
 from cyborg_quota.db.prepared import ListStatement, any_of
 from cyborg_quota.types import TOTAL, UsageKey, grouped
@@ -43,13 +43,13 @@ def close_months(connection: sa.Connection, usage_ids: Sequence[int], at: int) -
     dialect = dialects.of(connection)
     rows = _ended(dialect).rows(connection, usage_ids, {clock.AT: at})
     for row in rows:
-        for month in range(clock.month_of(row.month_ends) - 1, clock.month_of(at)):
-            used = row.metered + row.subtree * clock.second_of(month + 1)
+        for month in range(calendar.month_of(row.month_ends) - 1, calendar.month_of(at)):
+            used = row.metered + row.subtree * calendar.second_of(month + 1)
             values = zip(_NAMES, (*row[1:4], month, used), strict=True)
             parameters = {f"b_{name}": value for name, value in values}
             dialect.insert_or_ignore(connection, usage_months, _VALUES, parameters)
     if rows:
-        _OPEN.changed(connection, [row.id for row in rows], {"b_ends": clock.end_of_month(at)})
+        _OPEN.changed(connection, [row.id for row in rows], {"b_ends": calendar.end_of_month(at)})
     return bool(rows)
 
 
@@ -95,7 +95,7 @@ def used_before(connection: sa.Connection, keys: Collection[UsageKey]) -> Callab
     closed = grouped(months, lambda month_row: UsageKey(month_row.project_id, month_row.resource))
 
     def used(key: UsageKey, month: int) -> int:
-        row, boundary = rows.get(key), clock.second_of(month)
+        row, boundary = rows.get(key), calendar.second_of(month)
         if row is not None and row.month_ends <= boundary:
             return int(row.metered + row.subtree * boundary)
         before = [

@@ -30,7 +30,7 @@ from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, overrides, projects, usages
+from cyborg_quota.db import calendar, clock, dialects, overrides, projects, usages
 from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import budgets, limit_defaults, limit_overrides, project_limits, quota_usages
@@ -385,7 +385,7 @@ def make_row(connection: sa.Connection, key: UsageKey) -> None:
     """
     parameters = {f"b_{name}": value for name, value in key._asdict().items()}
     parameters = {"b_project": parameters.pop("b_project_id"), **parameters, "b_generation": usages.new_generation()}
-    parameters["b_ends"] = clock.end_of_month(clock.read_second(connection))
+    parameters["b_ends"] = calendar.end_of_month(clock.read_second(connection))
     dialects.of(connection).insert_or_ignore(connection, quota_usages, _ZERO_ROW, parameters)
 
 

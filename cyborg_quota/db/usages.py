@@ -36,7 +36,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, paging
+from cyborg_quota.db import calendar, clock, paging
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of, case_by_value, chunks, insert_many, update_each
@@ -419,7 +419,7 @@ def row_ids(connection: sa.Connection, project_ids: Iterable[str]) -> dict[Usage
 
 def insert_zeros(connection: sa.Connection, keys: Iterable[UsageKey]) -> None:
     """Insert usage rows of zeros. The transaction must have locked the projects."""
-    zeros = {"reserved": 0, "used": 0, "subtree": 0, "month_ends": clock.end_of_month(clock.read_second(connection))}
+    zeros = {"reserved": 0, "used": 0, "subtree": 0, "month_ends": calendar.end_of_month(clock.read_second(connection))}
     rows = [{**key._asdict(), "generation": new_generation(), **zeros} for key in keys]
     insert_many(connection, quota_usages, rows)
 

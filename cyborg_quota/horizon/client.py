@@ -26,7 +26,6 @@ _ATTRIBUTE: Final = "_cyborg_quota_client"
 _READ_ONLY: Final = "_cyborg_quota_read_only"
 DEFAULTS: Final = "/quota_defaults"
 PROJECT: Final = "/quotas/{project_id}"
-BUDGETS: Final = f"{PROJECT}/budgets"
 IN_FLIGHT: Final = "/quota_reservations?state=reserved&project_id={project_id}"
 """The project is named: without it, an admin would get the reservations of all projects."""
 NOT_RETRIEVED: Final = gettext_lazy("Unable to retrieve the accelerator quota: %(exc)s")

@@ -37,7 +37,7 @@ class IndexView(tables.MultiTableView):
         ids = {"project_id": self.request.user.project_id}
         budgets, _more = client.attempt(
             self.request,
-            lambda: client.of(self.request).listed("budgets", client.BUDGETS, ids),
+            lambda: client.of(self.request).listed("budgets", f"{client.PROJECT}/budgets", ids),
             _("Unable to retrieve the budgets: %(exc)s"),
         ) or ([], False)
         return budgets

@@ -183,7 +183,7 @@ class ProjectTabs(tabs.DetailTabsGroup):
     slug = "quota"
     tabs = (
         UsageTab,
-        _tab(tables.BudgetsTable, client.BUDGETS, is_optional=True),
+        _tab(tables.BudgetsTable, f"{client.PROJECT}/budgets", is_optional=True),
         _tab(tables.OverridesTable, f"{client.PROJECT}/overrides"),
         _tab(tables.ProjectReservationsTable, client.IN_FLIGHT),
         _tab(tables.HistoryTable, f"{client.PROJECT}/history", _HistoryTab),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from cyborg_quota import exceptions, policy, validation
-from cyborg_quota.db import change_log, clock, meters, projects, usages
+from cyborg_quota.db import calendar, change_log, clock, meters, projects, usages
 from cyborg_quota.db.database import Connection
 from cyborg_quota.hours import tables
 from cyborg_quota.hours.enforcer import BudgetEnforcer
@@ -105,7 +105,7 @@ class Hours(EnforcedSubject):
 
         def work(connection: Connection) -> list[RecordedChange]:
             before = {budget.resource: budget for budget in tables.read(connection, [named], amounts)}
-            now = clock.month_of(clock.read_second(connection))
+            now = calendar.month_of(clock.read_second(connection))
             if ends is not None and ends <= now:
                 raise exceptions.InvalidRequest(f"The period is over: it ended on {until}.")
             begins = now - now % months if months else starts or 0
@@ -135,7 +135,7 @@ class Hours(EnforcedSubject):
         amounts = _amounts("A correction", hours, least=-MAX_AMOUNT)
 
         def work(connection: Connection) -> list[RecordedChange]:
-            now = clock.month_of(clock.read_second(connection))
+            now = calendar.month_of(clock.read_second(connection))
             for budget in self._required(connection, named, amounts):
                 if budget.period(now) is None:
                     raise exceptions.BudgetNotFound(named, budget.resource)
@@ -290,7 +290,7 @@ class Hours(EnforcedSubject):
         for budget, use, *_ in self._all(_NOTIFIED[0]):
             assert use is not None and use.spent, "a percentage of it is spent"
             level = max(threshold for threshold in _NOTIFIED if _percent(use) >= threshold)
-            period, last = clock.month_number(use.period_begins), (budget.notified_period, budget.notified_level)
+            period, last = calendar.month_number(use.period_begins), (budget.notified_period, budget.notified_level)
             claim = functools.partial(tables.claim_notified, key=budget.key)
             # (A period that has ended, by the clock of another node, is not notified again.)
             if (period, level) > last and self._database.claim(claim, last, (period, level)):
@@ -326,7 +326,7 @@ class Hours(EnforcedSubject):
         if after is not None:
             owner, resource, month = after
             after = validation.check_name("marker", owner), validation.check_name("marker", resource), month
-        months = range(clock.month_number(start), clock.month_number(until) + 1)
+        months = range(calendar.month_number(start), calendar.month_number(until) + 1)
         if not months or months[0] < 0:
             raise exceptions.InvalidRequest(
                 f"The first month of a report must be from 2020-01 to the last month, not {start:%Y-%m}"
@@ -379,22 +379,22 @@ def _pages(
 
 def _used(connection: Connection, keys: Sequence[UsageKey], months: Sequence[int]) -> list[MonthlyUsage]:
     used, at = meters.used_before(connection, keys), clock.read_second(connection)
-    now = clock.month_of(at)
+    now = calendar.month_of(at)
     rows = usages.read(connection, {key.project_id for key in keys}, [ResourceKey(key.resource) for key in keys])
     monthly = []
     for key in keys:
         for month in range(months[0], min(months[-1], now) + 1):
             end = used(key, month + 1) if month < now else rows.get(key, Counters()).used_until(at)
             if amount := end - used(key, month):
-                monthly.append(MonthlyUsage(*key[:2], clock.date_of(month).date(), amount))
+                monthly.append(MonthlyUsage(*key[:2], calendar.date_of(month).date(), amount))
     return monthly
 
 
 def _record(budget: Budget, period: BudgetPeriod | None, counters: Counters, at: int) -> BudgetRecord:
     if period is None:
-        return BudgetRecord(budget, None, clock.date_of(budget.starts), clock.date_of(budget.ends or 0), None)
+        return BudgetRecord(budget, None, calendar.date_of(budget.starts), calendar.date_of(budget.ends or 0), None)
     use, seconds = period.use(counters, at), period.seconds_left(counters, at)
-    lasts_until = None if seconds is None or not counters.subtree else clock.time_of(at + seconds)
+    lasts_until = None if seconds is None or not counters.subtree else calendar.time_of(at + seconds)
     return BudgetRecord(budget, use, use.period_begins, use.period_ends, lasts_until)
 
 
@@ -433,7 +433,7 @@ def _span(
     _check_dates(start, until)
     if wrong := [day for day in (start, until) if day.day != 1]:
         raise exceptions.InvalidRequest(f"A period begins and ends with the first day of a month, not {wrong[0]}.")
-    starts, ends = clock.month_number(start), clock.month_number(until)
+    starts, ends = calendar.month_number(start), calendar.month_number(until)
     if not 0 <= starts < ends:
         raise exceptions.InvalidRequest(
             f"A period must end after it begins, and begin in 2020 or later: {start} to {until}."
@@ -452,8 +452,8 @@ def _values(budget: Budget) -> dict[str, Any]:
     return {
         "hours": budget.amount,
         "every": next((name for name, months in PERIODS.items() if months == budget.months), None),
-        "from": f"{clock.date_of(budget.starts):%Y-%m-%d}",
-        "until": None if budget.ends is None else f"{clock.date_of(budget.ends):%Y-%m-%d}",
+        "from": f"{calendar.date_of(budget.starts):%Y-%m-%d}",
+        "until": None if budget.ends is None else f"{calendar.date_of(budget.ends):%Y-%m-%d}",
         "carry": budget.carry,
         "enforce": "refuse" if budget.enforce else "notify",
     }

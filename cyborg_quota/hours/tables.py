@@ -9,7 +9,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, meters, paging
+from cyborg_quota.db import calendar, clock, meters, paging
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import budget_adjustments, budgets
 from cyborg_quota.db.prepared import put
@@ -71,7 +71,7 @@ def periods(connection: Connection, found: Sequence[Budget], ahead: int) -> tupl
     """The present periods of these budgets; and the second at which one begins or ends next (None: never)."""
     if not found:
         return [], None
-    month = clock.month_of(clock.read_second(connection))
+    month = calendar.month_of(clock.read_second(connection))
     present = [(budget, span) for budget in found if (span := budget.period(month)) is not None]
     changes = [end for _, (_, end) in present] + [budget.starts for budget in found if budget.months is None]
     until = min((change for change in changes if change > month), default=None)
@@ -84,8 +84,8 @@ def periods(connection: Connection, found: Sequence[Budget], ahead: int) -> tupl
             spent = used(key, begin) - used(key, before) + corrections(key, before, begin)
             carried = max(0, min(budget.amount * HOUR - spent, budget.carry * HOUR))
         base = used(key, begin) - corrections(key, begin, end)
-        results.append(BudgetPeriod(budget, base, carried, clock.date_of(begin), clock.date_of(end), ahead))
-    return results, None if until is None else clock.second_of(until)
+        results.append(BudgetPeriod(budget, base, carried, calendar.date_of(begin), calendar.date_of(end), ahead))
+    return results, None if until is None else calendar.second_of(until)
 
 
 def _corrections(connection: Connection, keys: Iterable[UsageKey]) -> Callable[[UsageKey, int, int], int]:

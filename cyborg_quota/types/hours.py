@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from cyborg_quota.types import Constraint, Counters, Notice, UsageKey
+from cyborg_quota.types.limits import EPOCH
 from cyborg_quota.types.metrics import ProjectMetrics
 
 HOUR: Final = 3600
 """Seconds."""
-
-EPOCH: Final = datetime.datetime(2020, 1, 1)
-"""The second 0 of meters (db/clock.py), in UTC."""
 
 PERIODS: Final[dict[str, int]] = {"month": 1, "quarter": 3, "year": 12}
 """The periods of a budget, in months. They begin with the calendar's, in UTC."""

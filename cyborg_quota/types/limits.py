@@ -6,10 +6,13 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from cyborg_quota.types import UNLIMITED, Author, Constraint, Counters, HistoryEntry, RecordedChange, UsageKey
 from cyborg_quota.types.metrics import ProjectMetrics
+
+EPOCH: Final = datetime.datetime(2020, 1, 1)
+"""The second 0 of the ledger (db/clock.py), in UTC."""
 
 
 class RowBound(Protocol):

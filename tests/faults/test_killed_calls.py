@@ -17,7 +17,7 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import ANY, SELECT, Inventory, QuotaEngine, exceptions
-from cyborg_quota.db import clock, models
+from cyborg_quota.db import calendar, models
 from cyborg_quota.types.capacity import ResourceUse
 from tests import base, held_clock, history_replay, hooks, on_sqlite
 from tests.base import ADMIN
@@ -59,7 +59,7 @@ class TestKilledCalls(test_limits.LimitsTestCase, kill_points.KillTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.clock = self.useFixture(held_clock.HeldClock(self.url, clock.date_of(73)))
+        self.clock = self.useFixture(held_clock.HeldClock(self.url, calendar.date_of(73)))
         self.clock.second -= 500
         limits = {name: {"gpu": limit, "fpga": limit} for name, limit in (("a", 20), ("b", 20), ("c", 12))}
         self.import_tree({"a": None, "b": None, "c": "a"}, limits, gpu=40, fpga=40)
@@ -162,7 +162,7 @@ class TestKilledCalls(test_limits.LimitsTestCase, kill_points.KillTestCase):
 
     def test_claims_that_close_months(self) -> None:
         """On each database, several statements close the months."""
-        self.clock.second = clock.second_of(75) + 7
+        self.clock.second = calendar.second_of(75) + 7
         calls = self.claims() | self.changes()
         names = ("reserve", "release", "resize", "transfer", "expire", "purge", "move")
         self.crash_everywhere({name: calls[name] for name in names})

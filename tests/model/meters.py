@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock
+from cyborg_quota.db import calendar
 from tests.invariants import TOTAL, Key
 
 
@@ -126,7 +126,7 @@ class Meters:
         """
         if month <= self._begun.get(key, 0):
             return 0
-        return self._closed.get((key, month - 1), self.used(key, clock.second_of(month)))
+        return self._closed.get((key, month - 1), self.used(key, calendar.second_of(month)))
 
     def find_violations(
         self, connection: sa.Connection, now: int, without: Collection[str] = (), late: int = 0
@@ -151,9 +151,9 @@ class Meters:
             if (used := row.metered + row.subtree * end) != (expected := self.used(key, end)):
                 faults.append(f"{key} has used {used} device-seconds, should be {expected}")
             # (A total that begins has, by a clock that is behind, changes of the next month.)
-            begun = self._begun.setdefault(key, clock.month_of(self.latest if key[0] == TOTAL else now))
-            for month in range(begun, clock.month_of(self.latest)):
-                boundary = clock.second_of(month + 1)
+            begun = self._begun.setdefault(key, calendar.month_of(self.latest if key[0] == TOTAL else now))
+            for month in range(begun, calendar.month_of(self.latest)):
+                boundary = calendar.second_of(month + 1)
                 stored = months.get((*key, month))
                 expected = self.used_before(key, month + 1)
                 if stored is not None:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from cyborg_quota import QuotaEngine
-from cyborg_quota.db import clock
+from cyborg_quota.db import calendar
 from tests import base, fixtures, on_sqlite
 from tests.base import ADMIN
 from tests.model.meters import MeteredClaim
@@ -30,7 +30,7 @@ SPREAD: Final = 60
 TREE: Final[Mapping[str, str | None]] = {"root": None, "a": "root", "b": "root", "m": "a", "x": "m", "y": "m"}
 """``m`` moves from ``a`` to ``b`` and back."""
 LEAVES: Final = ["m", "x", "y"]
-MONTH_END: Final = clock.second_of(73)
+MONTH_END: Final = calendar.second_of(73)
 
 
 class Change(NamedTuple):
@@ -154,7 +154,7 @@ class TestMonthEnd(MeterRaceTestCase):
         for project in LEAVES:
             self.hold(project, 5, f"held by {project}")
         self.assertEqual([], self.find_violations())
-        months = (MONTH_END, clock.end_of_month(MONTH_END))
+        months = (MONTH_END, calendar.end_of_month(MONTH_END))
         self.clock.second = months[1] - 1
         self.engine.close()
         logs = race(*(functools.partial(self.work, number, months[1]) for number in range(PROCESSES)))

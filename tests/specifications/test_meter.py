@@ -13,7 +13,7 @@ from typing import Final
 from unittest import mock
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import clock, path_state, usages
+from cyborg_quota.db import calendar, clock, path_state, usages
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.types import MAX_AMOUNT, MAX_COUNTED, TOTAL, Headroom, ResourceKey
@@ -23,7 +23,7 @@ from tests.functional import test_limits
 from tests.model.meters import FloatHours, MeteredClaim, Meters
 
 BEGIN: Final = datetime.datetime(2026, 1, 30, 12)
-BEGIN_SECOND: Final = (BEGIN - clock.date_of(0)) // datetime.timedelta(seconds=1)
+BEGIN_SECOND: Final = (BEGIN - calendar.date_of(0)) // datetime.timedelta(seconds=1)
 HOUR: Final = 3600
 DAY: Final = 86400
 SEEDS: Final = {"sqlite": 3 * fixtures.MORE, "mariadb": fixtures.MORE, "postgresql": fixtures.MORE}
@@ -100,7 +100,7 @@ class TestHistories(MeterTestCase):
 
     def pause(self, second: int) -> int:
         """Seconds until the next call: none, some, hours; until about the end of the month; months."""
-        to_end = clock.end_of_month(second) - second
+        to_end = calendar.end_of_month(second) - second
         return self.rng.choice((0, 1, 2, self.rng.randrange(HOUR), self.rng.randrange(9 * DAY), to_end - 2, 100 * DAY))
 
     def at(self, *claims: MeteredClaim) -> int:
@@ -222,7 +222,7 @@ class TestHistories(MeterTestCase):
         """The report has each month of each project that is over."""
         self.clock.second = self.meters.latest + 40 * DAY
         report = self.engine.hours.report(ADMIN, datetime.date(2026, 1, 1), self.clock.now.date())
-        now = clock.month_of(self.clock.second)
+        now = calendar.month_of(self.clock.second)
         expected = {
             (project, resource, month): used
             for project, resource, pod in self.meters.intervals
@@ -230,7 +230,7 @@ class TestHistories(MeterTestCase):
             for month in range(72, now)
             if (used := self.used_in(project, resource, month))
         }
-        found = {(*one[:2], clock.month_number(one[2])): one[3] for one in report}
+        found = {(*one[:2], calendar.month_number(one[2])): one[3] for one in report}
         found = {key: used for key, used in found.items() if key[2] < now}
         self.assertEqual(set(), set(expected.items()) ^ set(found.items()))
 
