@@ -269,20 +269,21 @@ _AMEND: Final = Statement(
 )
 
 
-def amend(connection: sa.Connection, changes: Sequence[Amendment], grace: int, at: int) -> bool:
-    """Make the changes, and record them. False: a row is no longer as its ``row`` says, or overdue: roll back.
+def amend(connection: sa.Connection, changes: Sequence[Amendment], grace: int) -> int | None:
+    """Make the changes, and record them. Returns the second from which the rows are metered with their new amounts.
 
-    ``at``: the second from which the rows are metered with their new amounts.
+    None: a row is no longer as its ``row`` says, or overdue: roll back.
 
     (``updated_at`` stays: in a committed row, it is the time of the commit.)
     """
+    at = time_of(connection, [change.row for change in changes])
     for change in sorted(changes, key=lambda change: change.row.id):
         row = change.row
         parameters: dict[str, Any] = {f"b_{name}": value for name, value in change._asdict().items() if name != "row"}
         parameters |= {"b_id": row.id, "b_state": row.state, "b_generation": row.generation}
         parameters |= {"b_delta_before": row.delta, "b_grace": grace, "b_meter": -change.delta * at}
         if _AMEND(connection, parameters).rowcount == 0:
-            return False
+            return None
     records = [
         {
             "uuid": change.uuid,
@@ -297,7 +298,7 @@ def amend(connection: sa.Connection, changes: Sequence[Amendment], grace: int, a
         for change in changes
     ]
     insert_many(connection, reservation_changes, records)
-    return True
+    return at
 
 
 _NAME = Statement(
@@ -411,12 +412,12 @@ def _insert_of(size: int, columns: Sequence[str], state: State) -> Statement:
     return Statement(insert_rows(size, columns, state))
 
 
-def insert(connection: sa.Connection, rows: Sequence[NewReservation], at: int) -> None:
-    """Insert live rows of one project, one state and one lifetime. ``at``: the second from which they are metered.
+def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> int:
+    """Insert live rows of one project, one state and one lifetime. Returns the second from which they are metered.
 
     Raises DBDuplicateEntry if a UUID, or a live reservation of the same consumer, exists.
     """
-    first, columns = rows[0], columns_of(rows)
+    first, columns, at = rows[0], columns_of(rows), time_of(connection)
     shared: dict[str, Any] = {"b_project": first.project_id, "b_ttl": first.ttl_microseconds, "b_at": at}
     begin = 0
     while begin < len(rows):
@@ -426,6 +427,7 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation], at: int) -
         parameters = {**shared, **row_parameters(rows[begin : begin + size], columns)}
         _insert_of(size, columns, first.state)(connection, parameters)
         begin += size
+    return at
 
 
 _VARIANTS: Final = {digit: "89ab"[index % 4] for index, digit in enumerate("0123456789abcdef")}

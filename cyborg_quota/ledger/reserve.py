@@ -138,8 +138,7 @@ class Reserver:
         def work(connection: Connection) -> ReserveResult:
             if consumers and reservations.any_live(connection, request.project_id, consumers):
                 return False
-            at = reservations.time_of(connection)
-            reservations.insert(connection, rows, at)
+            at = reservations.insert(connection, rows)
             for enforcer in enforcers:
                 enforcer.charge(connection, pending)
             charges.apply(connection, merged, at)

@@ -239,8 +239,8 @@ class Amender:
 
         Raises ReservationChanged if a row is not as it was read, or is overdue.
         """
-        at = reservations.time_of(connection, [change.row for change in changes])
-        if not reservations.amend(connection, changes, self._settler.grace, at):
+        at = reservations.amend(connection, changes, self._settler.grace)
+        if at is None:
             raise ReservationChanged
         return at
 
