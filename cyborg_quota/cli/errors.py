@@ -17,7 +17,7 @@ from oslo_config import cfg
 
 from cyborg_quota import exceptions
 from cyborg_quota.conf import loading
-from cyborg_quota.replay.errors import BadUsage, Located
+from cyborg_quota.replay.traces import BadUsage, Located
 
 __all__ = [
     "BAD_USAGE",

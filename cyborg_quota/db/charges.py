@@ -271,7 +271,7 @@ def write_moved(
         meters.close_months(connection, chunk, at)
     drifted = {key for key, counters in then.items() if counters.subtree < 0 or counters.promised < 0}
     for column in ("subtree", "promised", "metered", "meter_base"):
-        # (Those of a row that has drifted are recounted, but its base.)
+        # (A row that has drifted is recounted; only its base is changed here.)
         changed = then.keys() if column == "meter_base" else then.keys() - drifted
         added = {rows[key]: getattr(then[key], column) - getattr(now[key], column) for key in changed}
         usages.add_to_many(connection, column, {row_id: amount for row_id, amount in added.items() if amount})

@@ -68,10 +68,9 @@ class Healer:
     def _heal(self, key: UsageKey, is_orphan: bool, connection: Connection) -> Drift | None:
         if key.project_id == TOTAL:
             change_log.serialize(connection)
-            which = connection, [TOTAL], [key.resource_key]
-            before = usages.read(*which).get(key, Counters())
+            before = usages.read(connection, [TOTAL], [key.resource_key]).get(key, Counters())
             charges.count_totals(connection, [key.resource], before)
-            after = usages.read(*which).get(key, Counters())
+            after = usages.read(connection, [TOTAL], [key.resource_key]).get(key, Counters())
         else:
             nodes = path_state.read_nodes(connection, key)
             if not nodes or not usages.lock_usage_row(connection, nodes[0]):

@@ -14,9 +14,8 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from cyborg_quota.replay.errors import BadUsage
 from cyborg_quota.replay.totals import Key, Series, Tally
-from cyborg_quota.replay.traces import Trace
+from cyborg_quota.replay.traces import BadUsage, Trace
 from cyborg_quota.types import UNLIMITED
 from cyborg_quota.types.capacity import ResourceReport
 

@@ -15,10 +15,9 @@ from collections.abc import Callable
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.replay.errors import Located
 from cyborg_quota.replay.tables import Position
 from cyborg_quota.replay.totals import Tally
-from cyborg_quota.replay.traces import Event, Trace
+from cyborg_quota.replay.traces import Event, Located, Trace
 from cyborg_quota.validation import Context
 
 

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from cyborg_quota.db import paging
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.models import replays, reservations
-from cyborg_quota.replay.errors import BadUsage
+from cyborg_quota.replay.traces import BadUsage
 
 _CHECKPOINT = 0
 _CAPACITY = "capacity"

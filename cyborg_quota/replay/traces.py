@@ -43,6 +43,21 @@ class TraceError(exceptions.InvalidRequest):
         super().__init__(f"{name}{'' if line is None else f', line {line}'}: {reason}.")
 
 
+# ``cli`` may import ``replay``, but not the reverse: cli/errors.py exports these too.
+
+
+class BadUsage(exceptions.InvalidRequest):
+    """The arguments of a command are invalid or contradict each other."""
+
+
+class Located(exceptions.QuotaError):
+    """An error of the engine, with the file and line that caused it. ``cause`` determines the exit status."""
+
+    def __init__(self, location: str, cause: exceptions.QuotaError) -> None:
+        self.cause = cause
+        super().__init__(f"{location}: {cause}")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
     """One line. ``time`` is in seconds; ``amount`` is at least 1."""
