@@ -24,7 +24,7 @@ from cyborg_quota.surface.operations import (
     numbered,
     sentences,
 )
-from cyborg_quota.types import NOT_LIMITS, TOTAL, LimitRecord, RecordedChange, UsageRecord, is_unbounded
+from cyborg_quota.types import HIDDEN_LIMITS, TOTAL, LimitRecord, RecordedChange, UsageRecord, is_unbounded
 from cyborg_quota.types.limits import TreeRow
 from cyborg_quota.validation import Context
 
@@ -146,7 +146,7 @@ def _fits_columns(headroom: Headroom | None) -> tuple[Any, Any]:
     # The width of a counter is no project's limit.
     bound_by = TOTAL if headroom.scope == "total" else None if headroom.scope == "counter" else headroom.bound_by
     shown = formats.OptionalProject(bound_by)
-    if headroom.scope in NOT_LIMITS:
+    if headroom.scope in HIDDEN_LIMITS:
         shown = formats.Cell(bound_by, f"{bound_by} ({headroom.scope})")
     return formats.fits(headroom.fits, is_unlimited=is_unbounded(headroom.fits, headroom.scope)), shown
 

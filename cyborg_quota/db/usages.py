@@ -86,8 +86,8 @@ class Posting:
     compared only if what it bounds grows. ``above``: the id of the row above, to which the amount is passed on.
     ``has_minimum``: the row has one, so that it may pass on another amount than is added to it (minimums.py).
     ``bound``: what bounds the device-seconds that are used, and those that all that is held then uses within the next
-    seconds. ``until``: the time at which these limits end, by the database's clock, in microseconds since the epoch
-    (UTC); None: they do not end. From then on, the posting is refused if it grows.
+    ``bound.ahead`` seconds. ``until``: the time at which these limits end, by the database's clock, in microseconds
+    since the epoch (UTC); None: they do not end. From then on, the posting is refused if it grows.
     """
 
     node: Node

@@ -45,11 +45,11 @@ def write(connection: Connection, budget: Budget) -> None:
     put(connection, budgets, {name: values.pop(name) for name in _KEY}, values)
 
 
-def delete(connection: Connection, project_id: str, resources: Collection[str]) -> None:
-    """Delete budgets of a project, with their corrections."""
+def delete(connection: Connection, project_id: str, resources: Collection[str] | None) -> None:
+    """Delete budgets of a project, with their corrections. None: of all resources."""
     for table in (budgets, budget_adjustments):
-        is_its = table.c.project_id == project_id, table.c.resource.in_(sorted(resources))
-        connection.execute(sa.delete(table).where(*is_its))
+        of_resources = paging.among((table.c.resource, resources))
+        connection.execute(sa.delete(table).where(table.c.project_id == project_id, *of_resources))
 
 
 def adjust(connection: Connection, key: UsageKey, month: int, device_seconds: int) -> None:

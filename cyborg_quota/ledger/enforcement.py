@@ -16,9 +16,9 @@ from typing import Final, TypeVar
 
 from cyborg_quota import units
 from cyborg_quota.types import (
+    HIDDEN_LIMITS,
     MAX_AMOUNT,
     MAX_COUNTED,
-    NOT_LIMITS,
     TOTAL,
     UNLIMITED,
     Constraint,
@@ -99,7 +99,7 @@ def find_refusals(
     request: Mapping[ResourceKey, int],
     missing: Mapping[str, str],
 ) -> list[Over]:
-    """All that would refuse ``request``: also a limit that is not set, and the width of a counter; sorted.
+    """All that would refuse ``request``: also a limit that is not set, and the width of a counter or sum; sorted.
 
     ``path``: the project to charge, and its ancestors. ``missing``: the project without a limit, by resource.
     """
@@ -171,7 +171,7 @@ def compute(
         if any(over.scope != "counter" or over.used or over.reserved for over in resource_overs):
             over = binding(resource_overs, path)
             owner = None if over.scope == "total" else over.project_id
-            limit = None if over.scope in NOT_LIMITS else over.limit
+            limit = None if over.scope in HIDDEN_LIMITS else over.limit
             fits[resource] = Headroom(over.room, owner, over.scope, limit, pod=over.pod)
     return fits
 

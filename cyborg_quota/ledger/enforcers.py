@@ -211,11 +211,17 @@ class Enforcer:
         project_ids: Collection[str],  # noqa: ARG002
         resources: Collection[str],  # noqa: ARG002
     ) -> tuple[Sequence[RowBound], int | None]:
-        """What bounds the usage rows of these projects, and the second at which this changes (None: never)."""
+        """What bounds the usage rows of these projects, and the second at which this changes (None: never).
+
+        Asked for projects that have a row in ``budgets``. At most one bound for a usage row.
+        """
         return (), None
 
     def forget(self, connection: Connection, project_id: str) -> Sequence[RecordedChange]:  # noqa: ARG002
-        """Delete what is stored of a project that is removed, besides limits. Returns the changes, for the history."""
+        """Delete what is stored of a project that is removed, besides limits. Returns the changes, for the history.
+
+        In the transaction of the removal, after its usage rows are locked: lock no reservation or inventory here.
+        """
         return ()
 
     def narrow(self, connection: Connection, rooms: Rooms) -> None:

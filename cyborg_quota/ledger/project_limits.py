@@ -27,15 +27,15 @@ from cyborg_quota.types.limits import RowBound
 class Charge:
     """What a call charges to one project: the amounts by counter, and the path and the limits that were read for it.
 
-    ``constraints`` None: the charge is not limited. ``bounds``: what else limits its rows. ``sender``: of a transfer,
-    the project that holds the amounts, and its ancestors.
+    ``constraints`` None: the charge is not limited. ``row_bounds``: what else limits its rows. ``sender``: of a
+    transfer, the project that holds the amounts, and its ancestors.
     """
 
     project_id: str
     amounts: Mapping[ResourceKey, int]
     path: ProjectPath
     constraints: Sequence[Constraint] | None = None
-    bounds: Mapping[UsageKey, RowBound] = dataclasses.field(default_factory=dict)
+    row_bounds: Mapping[UsageKey, RowBound] = dataclasses.field(default_factory=dict)
     sender: Sequence[str] = ()
 
     @property
@@ -58,8 +58,8 @@ class Charge:
                     limits.get((posting.node.project_id, *key, is_own)) for is_own in (True, False)
                 )
                 posting.until = None if self.constraints is None else self.path.until
-                if self.bounds:
-                    posting.bound = self.bounds.get(posting.node.key)
+                if self.row_bounds:
+                    posting.bound = self.row_bounds.get(posting.node.key)
                 postings.append(posting)
         return postings
 
@@ -91,7 +91,7 @@ class ProjectEnforcer(Enforcer):
         charge = Charge(project_id, amounts, self._paths.get(project_id, sorted(amounts)))
         if is_limited:
             charge.constraints = self._constraints(charge)
-            charge.bounds = charge.path.row_bounds
+            charge.row_bounds = charge.path.row_bounds
         return charge
 
     def _constraints(self, charge: Charge, *, is_read_again: bool = False) -> list[Constraint]:
@@ -135,7 +135,7 @@ class ProjectEnforcer(Enforcer):
         counters, at = self._database.read_synced(
             lambda connection: (usages.read(connection, owners, growing), clock.read_second(connection))
         )
-        constraints = [*constraints, *(bound.constraint(counters, at) for bound in charge.bounds.values())]
+        constraints = [*constraints, *(bound.constraint(counters, at) for bound in charge.row_bounds.values())]
         find = functools.partial(
             enforcement.find_violations,
             charge.project_id,

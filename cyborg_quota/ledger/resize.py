@@ -186,7 +186,7 @@ class Amender:
         shared = {node.key for key in keys for node in sending.charged.get(key) or ()}
         charge, added = self._charge(request.receiver, {row: row.delta for row in rows})
         charge.sender = sending.project_ids
-        charge.bounds = {key: bound for key, bound in charge.bounds.items() if key not in shared}
+        charge.row_bounds = {key: bound for key, bound in charge.row_bounds.items() if key not in shared}
         for state, amounts in sent.items():
             added += Charge(request.sender, amounts, sending).postings(amounts, state)
         try:

@@ -22,7 +22,6 @@ from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.subject import admin_call
 from cyborg_quota.types import (
-    MAX_LIMIT,
     SUBJECTS,
     TOTAL,
     Author,
@@ -391,19 +390,8 @@ class Limits(Minimums):
         reserves are then refused until the usage is below it. ``force``: as in set_limits. Raises UnknownResource,
         InvalidRequest, LimitRefused. (For a dry run, import a document that has only these.)
         """
-        self._changes.set_totals(self.check_totals(limits), self._author(context, reason), force=force)
-
-    def check_totals(self, limits: Mapping[str, int]) -> dict[str, int]:
-        """Total limits, checked. Raises UnknownResource, InvalidRequest."""
-        if not isinstance(limits, Mapping) or not limits:
-            raise exceptions.InvalidRequest("Total limits must map at least one resource to a limit.")
-        validation.refuse_unknown(limits, self._resources)
-        return {
-            validation.check_name("resource", resource): validation.integer(
-                limit, 0, MAX_LIMIT, f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}"
-            )
-            for resource, limit in limits.items()
-        }
+        checked = validation.check_totals(limits, self._resources)
+        self._changes.set_totals(checked, self._author(context, reason), force=force)
 
     @admin_call
     def unset_total_limits(self, context: Context, resources: Iterable[str], *, reason: str | None = None) -> None:

@@ -154,7 +154,7 @@ def preview(
             changes = [RecordedChange.of_override(override) for override in made]
         else:
             wanted = (
-                {"total": interface.check_totals(limits)}
+                {"total": validation.check_totals(limits, caller.engine.resources)}
                 if total
                 else _document(interface.list_projects(caller.elevated), limits, project_id, pod)
             )

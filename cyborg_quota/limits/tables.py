@@ -169,7 +169,7 @@ def _set(connection: Connection, table: sa.Table, key: Mapping[str, str], limit:
 
 
 def forget_project(connection: Connection, project_id: str) -> bool:
-    """Delete the rows of a project, but those of enforcers. False: it holds something, or was charged: roll back.
+    """Delete a project, its limits and overrides (Enforcer.forget the rest). False: it holds something: roll back.
 
     Its bindings end, and are kept as history. They are locked before usage rows, as by a claim. The project's row is
     locked before its usage rows, so that none is inserted before this transaction ends. What the project has used stays

@@ -41,7 +41,7 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
     ProjectRefused if a project would be its own ancestor.
     """
     projects.insert(connection, added)
-    # (A project that was removed keeps the rows that it has used: if it is added again, they move from a root.)
+    # (A project that was removed keeps the rows of what it has used: if it is added again, they move from a root.)
     below = [name for name, parent_id in added.items() if parent_id is not None]
     returned = {key.project_id for key in usages.row_ids(connection, below)}
     moved = {**moved, **{name: added[name] for name in returned}}
@@ -76,7 +76,7 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
     changing = set(moving)
     rows.update(usages.row_ids(connection, [TOTAL]))
     for key in moving:
-        # (Both parents have other rows below them, also if one is above the other.)
+        # (``meter_base`` of both parents changes, also if one is above the other: see charges.moved.)
         edges = (before.get(key.project_id), after.get(key.project_id))
         changing |= {key._replace(project_id=parent_id or TOTAL) for parent_id in edges}
         old, new = (

@@ -306,7 +306,7 @@ class Usage:
 
 Bound = Literal["project", "subtree", "total", "counter", "provider", "budget"]
 """What limits a headroom: a constraint of that scope, the width of the counter, or what a provider has and permits."""
-NOT_LIMITS: Final = ("budget",)
+HIDDEN_LIMITS: Final = ("budget",)
 """Those whose limit is not shown: the devices that a budget permits now would tell what was spent of it."""
 
 

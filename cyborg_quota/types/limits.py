@@ -28,11 +28,11 @@ class RowBound(Protocol):
 
     @property
     def at_most(self) -> int:
-        """What the row may have used, with what all that is held then uses ``ahead``."""
+        """The device-seconds that the row may have used ``ahead`` seconds later, if all is held that is held now."""
 
     @property
     def ahead(self) -> int:
-        """For how many seconds after the charge."""
+        """Seconds."""
 
     def constraint(self, counters: Mapping[UsageKey, Counters], at: int) -> Constraint:
         """What may be held at the second ``at``."""

@@ -47,6 +47,8 @@ try:
     engine.reserve(context, {"gpu": 2}, project_id="p")
 except cyborg_quota.exceptions.OverQuota:
     print("refused")
+engine.limits.add_project(context, "empty")
+engine.limits.remove_project(context, "empty")
 assert engine.audit(context) == engine.heal(context) == []
 assert main.main([*options, "list", "--usage"]) == 0
 assert engine.monitoring.read(context).projects

@@ -183,7 +183,7 @@ def limit_of(record: UsageRecord) -> int | None:
 
 def _detail(record: UsageRecord, *, is_stored: bool) -> Json:
     usage, headroom, override = record.usage, record.headroom or Headroom(0), record.override
-    # (The width of a counter of the project is not its limit.)
+    # (The width of the sum of its subtree is not its limit.)
     is_own = headroom.scope in ("project", "subtree") and (
         (headroom.bound_by, headroom.limit) == (record.project_id, limit_of(record))
     )
