@@ -488,19 +488,6 @@ def integer(value: object, minimum: int, maximum: int | None, rule: str) -> int:
     return int(value)
 
 
-def check_totals(limits: object, known: Resources) -> dict[str, int]:
-    """Total limits, by resource. Raises InvalidRequest, UnknownResource."""
-    if not isinstance(limits, Mapping) or not limits:
-        raise exceptions.InvalidRequest("Total limits must map at least one resource to a limit.")
-    refuse_unknown(limits, known)
-    return {
-        check_name("resource", resource): integer(
-            limit, 0, MAX_LIMIT, f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}"
-        )
-        for resource, limit in limits.items()
-    }
-
-
 def check_limit(limit: object) -> int:
     """A limit: -1 (unlimited), 0, or a number. Raises InvalidRequest."""
     return integer(limit, UNLIMITED, MAX_LIMIT, "A limit must be a whole number of at least -1 (unlimited)")

@@ -22,6 +22,7 @@ from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.subject import admin_call
 from cyborg_quota.types import (
+    MAX_LIMIT,
     SUBJECTS,
     TOTAL,
     Author,
@@ -382,16 +383,33 @@ class Limits(Minimums):
 
     @admin_call
     def set_total_limits(
-        self, context: Context, limits: Mapping[str, int], *, reason: str | None = None, force: bool = False
-    ) -> None:
+        self,
+        context: Context,
+        limits: Mapping[str, int],
+        *,
+        reason: str | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> list[RecordedChange]:
         """Set total limits ({resource: limit}). They are enforced when the call returns.
 
         The call counts what all projects hold, while other calls reserve. The limit may be below the present usage:
         reserves are then refused until the usage is below it. ``force``: as in set_limits. Raises UnknownResource,
-        InvalidRequest, LimitRefused. (For a dry run, import a document that has only these.)
+        InvalidRequest, LimitRefused. ``dry_run``: write nothing, and return the changes.
         """
-        checked = validation.check_totals(limits, self._resources)
+        if not isinstance(limits, Mapping) or not limits:
+            raise exceptions.InvalidRequest("Total limits must map at least one resource to a limit.")
+        validation.refuse_unknown(limits, self._resources)
+        checked = {
+            validation.check_name("resource", resource): validation.integer(
+                limit, 0, MAX_LIMIT, f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}"
+            )
+            for resource, limit in limits.items()
+        }
+        if dry_run:
+            return self._changes.apply(Document({}, {}, {}, totals=checked), Author(), dry_run=True, force=force)
         self._changes.set_totals(checked, self._author(context, reason), force=force)
+        return []
 
     @admin_call
     def unset_total_limits(self, context: Context, resources: Iterable[str], *, reason: str | None = None) -> None:

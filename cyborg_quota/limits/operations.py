@@ -146,18 +146,16 @@ def preview(
     interface = caller.engine.limits
     refusal: exceptions.LimitRefused | None = None
     try:
-        if span is not None:
+        if total:
+            changes = interface.set_total_limits(caller.elevated, limits, force=force, dry_run=True)
+        elif span is not None:
             start, until = span
             made = interface.set_overrides(
                 caller.elevated, limits, project_id, until, start=start, dry_run=True, force=force
             )
             changes = [RecordedChange.of_override(override) for override in made]
         else:
-            wanted = (
-                {"total": validation.check_totals(limits, caller.engine.resources)}
-                if total
-                else _document(interface.list_projects(caller.elevated), limits, project_id, pod)
-            )
+            wanted = _document(interface.list_projects(caller.elevated), limits, project_id, pod)
             changes = interface.import_limits(caller.elevated, wanted, dry_run=True, force=force)
     except exceptions.LimitRefused as error:
         changes, refusal = error.changes, error

@@ -99,9 +99,12 @@ class TestEnforcement(TotalTestCase):
         self.assertIn("no total limit for gpu", str(error))
 
     def test_bad_input(self) -> None:
+        preview = functools.partial(self.totals.set_total_limits, dry_run=True)
         for wrong in ({}, None, {"gpu": -1}, {"gpu": None}, {"gpu": True}, {"gpu": 2**63}, {"gpu": "5"}):
-            self.assertRaises(exceptions.InvalidRequest, self.totals.set_total_limits, ADMIN, wrong)
-        self.assertRaises(exceptions.UnknownResource, self.totals.set_total_limits, ADMIN, {"gpu": 1, "tpu": 1})
+            for set_totals in (self.totals.set_total_limits, preview):
+                self.assertRaises(exceptions.InvalidRequest, set_totals, ADMIN, wrong)
+        for set_totals in (self.totals.set_total_limits, preview):
+            self.assertRaises(exceptions.UnknownResource, set_totals, ADMIN, {"gpu": 1, "tpu": 1})
         for wrong in ({"gpu": -1}, {"gpu": "5"}, {"gpu": 1.5}, 5, ["gpu"]):
             importing = functools.partial(self.admin.import_limits, ADMIN, {"total": wrong})
             self.assertRaisesRegex(exceptions.InvalidDocument, "total", importing)

@@ -229,9 +229,9 @@ class TestTree(CohortTestCase):
         self.admin.set_total_limits(ADMIN, {"gpu": 8})
         self.assert_invariants()
         problem = "the limit of all projects in gpu would be 7; 0 are used there, and 8 more are promised to minimums"
-        preview = functools.partial(self.admin.import_limits, dry_run=True)
-        for call, wanted in ((preview, {"total": {"gpu": 7}}), (self.admin.set_total_limits, {"gpu": 7})):
-            self.assertEqual([problem], self.problems(call, wanted))
+        for dry_run in (True, False):
+            setting = functools.partial(self.admin.set_total_limits, dry_run=dry_run)
+            self.assertEqual([problem], self.problems(setting, {"gpu": 7}))
         self.admin.set_total_limits(ADMIN, {"gpu": 7}, force=True)
         self.assertEqual([], self.blockers("cohort", 8))
 
