@@ -9,23 +9,36 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Any, Final
-
-_renewables: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
-_closables: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+from typing import Final, Protocol
 
 
-def register(renewable: Any, *, closes_before_fork: bool = False) -> None:
-    """Give a new object its locks, now and in each child that is forked later. Keeps a weak reference.
+class Renewable(Protocol):
+    """An object that is usable in a forked child after ``renew_after_fork()``."""
 
-    Calls ``renewable.renew_after_fork()``, which replaces locks and drops references to the connections of the parent,
-    and must not acquire a lock or do I/O. ``closes_before_fork``: calls its ``close()`` before each fork, because a
-    child must not inherit its open files; the next use opens them again.
-    """
+    def renew_after_fork(self) -> None:
+        """Replace locks and drop references to the connections of the parent. Must not acquire a lock or do I/O."""
+
+
+class Closable(Protocol):
+    """An object whose files a child must not inherit open."""
+
+    def close(self) -> None:
+        """Close the files; the next use opens them again."""
+
+
+_renewables: Final[weakref.WeakSet[Renewable]] = weakref.WeakSet()
+_closables: Final[weakref.WeakSet[Closable]] = weakref.WeakSet()
+
+
+def register(renewable: Renewable) -> None:
+    """Give a new object its locks, now and in each child that is forked later. Keeps a weak reference."""
     renewable.renew_after_fork()
     _renewables.add(renewable)
-    if closes_before_fork:
-        _closables.add(renewable)
+
+
+def close_before(closable: Closable) -> None:
+    """Close this object before each fork. Keeps a weak reference."""
+    _closables.add(closable)
 
 
 def _close_all() -> None:

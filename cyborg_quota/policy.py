@@ -202,21 +202,12 @@ def list_rules() -> list[Any]:
     # The calls that the table of operations generates, by their rule.
     routes = [operation.route for operation in table.operations().values() if operation.route is not None]
     generated = grouped(routes, lambda route: route.rule)
-    calls = {
-        name: (check, description, dict.fromkeys([*operations, *(route[:2] for route in generated.get(name, ()))]))
-        for name, (check, description, operations) in _CALLS.items()
-    }
-    documented = [
-        policy.DocumentedRuleDefault(
-            name,
-            check,
-            description,
-            [{"method": method, "path": path} for method, path in operations],
-            scope_types=_SCOPES,
-        )
-        for name, (check, description, operations) in {**_OF_PROGRAMS, **calls}.items()
-        if operations  # (Those of a subject that an installation does not have are made by no call.)
-    ]
+    documented = []
+    for name, (check, description, operations) in {**_OF_PROGRAMS, **_CALLS}.items():
+        calls = dict.fromkeys([*operations, *(route[:2] for route in generated.get(name, ()))])
+        if calls:  # (A rule of a subject that is not installed has no calls.)
+            described: Any = [{"method": method, "path": path} for method, path in calls]
+            documented.append(policy.DocumentedRuleDefault(name, check, description, described, scope_types=_SCOPES))
     return [*personas, *documented]
 
 
@@ -232,7 +223,9 @@ class Policy:
 
     _conf: cfg.ConfigOpts | None = None
     _enforcer: Any = None
-    _decided: tuple[int, dict[Any, bool]] = dataclasses.field(default_factory=lambda: (0, {}))  # those of one second
+    _decided: tuple[int, dict[Any, bool]] = dataclasses.field(
+        default_factory=lambda: (0, {})
+    )  # the decisions of one second
 
     def allows(self, context: Context, rule: str, project_id: str, parent_id: str | None = None) -> bool:
         """Whether the rule allows the context to do this with the project; an admin's context always."""

@@ -16,8 +16,8 @@ from cyborg_quota.conf import loading
 LOG = logging.getLogger(__name__)
 
 
-# Without I/O to the database. If the configuration is invalid, this prints why, and the worker ends, so that its server
-# does not start it again.
+# Without I/O to the database. If the configuration is invalid, this prints the error and exits with a status for which
+# the server does not restart the worker.
 with loading.exit_if_invalid("cyborg-quota-api"):
     _conf = loading.load_service("cyborg-quota-api")
     _engine = cyborg_quota.make_engine(_conf)

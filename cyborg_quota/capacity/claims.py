@@ -31,7 +31,7 @@ from cyborg_quota.db import inventories, resource_providers
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.inventories import InventoryClaim, InventoryLocation
 from cyborg_quota.db.resource_providers import StoredProvider
-from cyborg_quota.ledger.enforcers import Enforcer, Parts, PendingClaim, Refused, Rooms, conflict
+from cyborg_quota.ledger.enforcers import Enforcer, Parts, PendingClaim, Refused, Rooms, choose_in_read, conflict
 from cyborg_quota.types import (
     ANY,
     Claim,
@@ -109,7 +109,9 @@ class CapacityEnforcer(Enforcer):
         elif named:
             self._database.read(lambda connection: self.choose_named(connection, named))
         if anywhere := _anywhere(pending):
-            self._database.read(lambda connection: self.choose_providers(connection, anywhere, pending))
+            choose_in_read(
+                self._database, anywhere, lambda connection: self.choose_providers(connection, anywhere, pending)
+            )
 
     def choose_named(self, connection: Connection, named: Sequence[PendingClaim]) -> None:
         """Read the providers and the inventories that claims name. Raises ProviderNotFound."""
@@ -134,15 +136,13 @@ class CapacityEnforcer(Enforcer):
         groups = grouped(claims, lambda item: frozenset(item.claim.deltas.items()))
         tried = {provider_id for item in claims for provider_id in item.tried}
         for avoided in (tried, set[int]()) if tried else (tried,):
-            for item in claims:  # (the read may be a repetition)
-                item.choose({}, {})
             taken = Taken(pending)
             if all(self._choose_equal(connection, group, taken, avoided, pod) for group in groups.values()):
                 for item in () if avoided else claims:
                     item.tried.clear()
                 return True
-        for item in claims:
-            item.choose({}, {})
+            for item in claims:
+                item.choose({}, {})
         return False
 
     def _choose_equal(

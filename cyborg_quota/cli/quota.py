@@ -463,10 +463,10 @@ def _unset(
     run: base.Run, *, resource: list[str], project_id: str | None, pod: str | None, reason: str | None, **scope: bool
 ) -> None:
     _check_scope(project_id, pod, **scope)
-    if scope["total"]:
-        run.engine.limits.unset_total_limits(run.context, resource, reason=reason)
-        return
     interface = run.engine.limits
+    if scope["total"]:
+        interface.unset_total_limits(run.context, resource, reason=reason)
+        return
     limits = {validation.check_name("resource", name): None for name in resource}
     if run.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
         if project_id is None:

@@ -54,7 +54,7 @@ def _page_after(context: Any, uuid: str) -> Any:
 
 @sql_api.main_context_manager.reader  # type: ignore[untyped-decorator]
 def _changed_since(context: Any, moment: datetime.datetime) -> Any:
-    # (Not in pages by UUID: the server would look up every row of the table in that order, to find a few.)
+    # (Without paging by UUID: that would read the whole table in the order of UUIDs, to find a few rows.)
     return sql_api.model_query(context, models.ExtArq).filter(models.ExtArq.updated_at >= moment).all()
 
 

@@ -192,7 +192,7 @@ def check_registered(*replacements: type[Any]) -> None:
     registered = objects.ExtARQ, objects.FPGAExtARQ
     created = objects.ExtARQ, objects.ExtARQ.factory(constants.FPGA)
     if not registered == created == replacements:
-        check((), ["cyborg.objects does not make the ExtARQ that was registered last"])
+        check((), ["cyborg.objects does not create the ExtARQ class of cyborg_quota"])
 
 
 def _one_line(error: Exception) -> str:

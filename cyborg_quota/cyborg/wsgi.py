@@ -74,7 +74,8 @@ def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
     return setup
 
 
-# If the configuration is invalid, this prints why, and the worker ends, so that its server does not start it again.
+# If the configuration is invalid, this prints the error and exits with a status for which the server does not restart
+# the worker.
 with loading.exit_if_invalid("cyborg-api"):
     rpcapi.ConductorAPI = ConductorAPI  # Cyborg's hook looks this class up when the application is loaded
     if importlib.util.find_spec("falcon") is not None:

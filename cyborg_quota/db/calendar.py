@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Months in UTC, by their numbers, and seconds (clock.second). The months of meters and of budgets are these."""
+"""Months in UTC, by their numbers, and seconds (clock.second). Meters and budgets use them."""
 
 from __future__ import annotations
 

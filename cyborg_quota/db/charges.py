@@ -239,11 +239,11 @@ def moved(
     after: projects.Edges,
     at: int,
 ) -> dict[UsageKey, Counters]:
-    """The counters of rows after those that are ``moving`` have left the rows above them, and have entered others.
+    """The counters after the rows ``moving`` are moved from their parents in ``before`` to those in ``after``.
 
     ``now``: their counters, with those of the parents before and after. ``before``, ``after``: the tree. ``at``: the
-    second of the move. What a row above counts besides them stays, and so does what was used until then (meters.py).
-    Counters that have drifted may become negative.
+    second of the move. What the old parents have metered until then stays there (meters.py). Counters that have drifted
+    may become negative.
     """
     then = minimums.moved(now, moving, before, after)
     metered = {key: (row.subtree - then[key].subtree) * at for key, row in now.items()}
@@ -281,7 +281,8 @@ def write_moved(
 def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) -> int:
     """Delete up to ``limit`` reservations that ended longer ago than the age. Returns their number.
 
-    Their usage rows keep what they have used (meters.py). Raises ConcurrentChange: see maintenance.purge_ended.
+    Their device-seconds stay in the meters of their usage rows (meters.py). Raises ConcurrentChange: see
+    maintenance.purge_ended.
     """
     number, metered = maintenance.purge_ended(connection, age_microseconds, limit)
     ids = usages.row_ids(connection, {key.project_id for key in metered})
@@ -318,11 +319,11 @@ def renew_roots(connection: sa.Connection, resource: str) -> None:
     renew_rows(connection, path_state.rows_of_roots(connection, resource), {})
 
 
-def count_totals(connection: sa.Connection, resources: Collection[str], before: Counters | None = None) -> None:
+def count_totals(connection: sa.Connection, resources: Collection[str], meter_base: int = 0) -> None:
     """Set these totals, whose rows exist, to what all projects hold.
 
-    ``before``: their counters, if moves may have left something in their meters (meters.py). The transaction must be
-    serialized with changes of the tree. Charges of these resources wait until it ends.
+    ``meter_base``: what moves have left in their meters (meters.py). The transaction must be serialized with changes of
+    the tree. Charges of these resources wait until it ends.
     """
     if not resources:
         return
@@ -331,6 +332,5 @@ def count_totals(connection: sa.Connection, resources: Collection[str], before: 
     for key, row_id in rows.items():
         node = usages.Node(row_id, key.project_id, key.resource, 0, 0)
         counted = maintenance.children_total(connection, node)
-        base = before.meter_base if before is not None else 0
-        metered = counted.metered + base
-        usages.set_counters(connection, row_id, dataclasses.replace(counted, metered=metered, meter_base=base))
+        metered = counted.metered + meter_base
+        usages.set_counters(connection, row_id, dataclasses.replace(counted, metered=metered, meter_base=meter_base))

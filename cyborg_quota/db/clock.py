@@ -37,7 +37,7 @@ class second(FunctionElement[Any]):
 
 
 EPOCH_MICROSECONDS: Final = (EPOCH - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
-"""From 1970 to the second 0."""
+"""EPOCH in microseconds since 1970."""
 
 AT: Final = "b_at"
 """The name of the parameter ``at``."""

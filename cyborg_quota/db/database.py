@@ -102,7 +102,9 @@ class _Pool:
         # SQLite's locks belong to the process: with an open file of its parent, a child would believe that it holds
         # them, and write to a log that the parent has merged and deleted (sqlite.org/howtocorrupt.html, 2.6).
         is_file = not dialect.has_server and ":memory:" not in (url.database or ":memory:")
-        forks.register(self, closes_before_fork=is_file)
+        forks.register(self)
+        if is_file:
+            forks.close_before(self)
 
     def open(self) -> tuple[sa.Engine, ConnectionCache]:
         if self._opened is not None:

@@ -33,7 +33,7 @@ _DELETE_ENDED = ListStatement(lambda size: sa.delete(reservations).where(any_of(
 def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) -> tuple[int, dict[UsageKey, int]]:
     """Delete up to ``limit`` rows that ended longer ago than the age.
 
-    Returns their number, and what they have added to the meters of usage rows: the caller keeps it (charges.py).
+    Returns their number, and their device-seconds by usage row, which the caller adds to ``meter_base`` (charges.py).
     Raises ConcurrentChange if another purge deleted some of them, which would be counted twice.
     """
     ids = connection.execute(_OLD_ENDED, {"b_age": age_microseconds, "b_limit": limit}).scalars().all()
@@ -139,6 +139,8 @@ ROW_OF_PROJECT: Final = (
 )
 
 
+_NEEDS_ROW: Final = usages.PASSED_ON[:-1]
+"""A parent whose children have one of these must have a usage row."""
 _NO_COUNTERS: Final = [sa.null() for _ in usages.COUNTERS]
 """The counters of a usage row that does not exist."""
 
@@ -277,7 +279,7 @@ def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
         .where(
             _usage.id.is_(None),
             # The row of a total must exist wherever its limit is set: no charge inserts it.
-            sa.or_(children.c.parent_id == TOTAL, *(children.c[name] != 0 for name in usages.PASSED_ON[:-1])),
+            sa.or_(children.c.parent_id == TOTAL, *(children.c[name] != 0 for name in _NEEDS_ROW)),
         )
     )  # fmt: skip
 

@@ -46,7 +46,7 @@ def spread(added: Mapping[K, int], rows: Mapping[K, Counters], upwards: Iterable
 def moved(
     rows: Mapping[UsageKey, Counters], moving: Collection[UsageKey], before: Edges, after: Edges
 ) -> dict[UsageKey, Counters]:
-    """The counters of rows after a move, but their meters: see charges.moved."""
+    """The counters of rows after a move, except the meters: see charges.moved."""
     in_use = _changes({key: Counters(subtree=row.subtree) for key, row in rows.items()}, moving, before, after)
     counted = _changes(rows, moving, before, after)
     return {

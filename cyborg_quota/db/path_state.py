@@ -33,7 +33,7 @@ import sqlalchemy as sa
 from cyborg_quota.db import calendar, clock, dialects, overrides, projects, usages
 from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.db.models import budgets, limit_defaults, limit_overrides, project_limits, quota_usages
+from cyborg_quota.db.models import limit_defaults, limit_overrides, project_limits, quota_usages
 from cyborg_quota.db.models import projects as projects_table
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.db.usages import Node
@@ -117,12 +117,17 @@ _USAGE: Final = "usage"
 _LIMIT: Final = "limit"
 _OVERRIDE: Final = "override"
 _DEFAULT: Final = "default"
-_BUDGET: Final = "budget"
+_BOUND: Final = "bound"
+BOUNDED: Final[list[sa.Table]] = []
+"""The tables of what bounds usage rows besides limits, with columns project_id and resource. The SQL of an enforcer
+adds its table when it is imported."""
 _IS_TOTAL: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{TOTAL}'")
 
 _COUNTERS: Final = usages.COUNTERS[:-1]
 """All but the base of the meter."""
 _VALUES: Final = tuple(f"value_{number}" for number, _ in enumerate(_COUNTERS, 1))
+_FIRST_VALUE: Final = 4
+"""Its position in a row: behind the kind, the project, the resource and the pod."""
 
 _ALL_PODS: Final[sa.ColumnElement[str]] = sa.literal_column("''")
 
@@ -204,7 +209,7 @@ def _state(rows: Sequence[Any]) -> PathState:
             active.append((UsageKey(owner, resource), first, second, third, ends_at))
         elif kind == _DEFAULT:
             defaults[resource] = first
-        elif kind == _BUDGET:
+        elif kind == _BOUND:
             budgeted.add(UsageKey(owner, resource))
     planned = {}
     for key, (limit, ends_at) in overrides.latest(active).items():
@@ -254,8 +259,9 @@ def _query(dialect: Dialect, scope: Scope, which: Which) -> sa.CompoundSelect[An
     branches += with_totals(_columns(_LIMIT, limit.project_id, limit.resource, limit.pod, limit.hard_limit), limit)
     defaults = _columns(_DEFAULT, None, default.resource, None, default.hard_limit)
     branches.append(defaults.where(wanted(default)) if is_charged else defaults)
-    is_wanted = sa.and_(on_path(budgets.c.project_id), wanted(budgets.c))
-    branches.append(_columns(_BUDGET, budgets.c.project_id, budgets.c.resource).where(is_wanted))
+    for table in BOUNDED:
+        is_wanted = sa.and_(on_path(table.c.project_id), wanted(table.c))
+        branches.append(_columns(_BOUND, table.c.project_id, table.c.resource).where(is_wanted))
     amounts = override.hard_limit, override.generation, override.ordinal
     planned = _columns(_OVERRIDE, override.project_id, override.resource, None, *amounts)
     planned = planned.where(sa.and_(on_path(override.project_id), wanted(override)))
@@ -306,7 +312,7 @@ def read_path(connection: sa.Connection, project_id: str, keys: Collection[Resou
     path = _paths([project_id], rows)[project_id]
     planned = [row for row in rows if row[0] == _OVERRIDE]
     boundaries = [moment for *_, starts_at, ends_at, now in planned for moment in (starts_at, ends_at) if moment > now]
-    in_force = [row for row in rows if row[0] in {_LIMIT, _DEFAULT, _BUDGET}]
+    in_force = [row for row in rows if row[0] in {_LIMIT, _DEFAULT, _BOUND}]
     in_force += [row for row in planned if row[-3] <= row[-1]]
     path.limits = dataclasses.replace(_state(in_force), project_ids=path.project_ids)
     if boundaries:
@@ -352,7 +358,7 @@ def _paths(project_ids: Sequence[str], rows: Sequence[Any]) -> dict[str, Project
 
 
 def _node(row: Any, depth: int) -> usages.Node:
-    usage_id, generation, *others = row[4 : 4 + len(usages.NODE)]
+    usage_id, generation, *others = row[_FIRST_VALUE : _FIRST_VALUE + len(usages.NODE)]
     return usages.Node(usage_id, row.project_id, row.resource, generation, depth, row.pod, *others)
 
 

@@ -9,14 +9,9 @@ import sqlalchemy as sa
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import clock
-from cyborg_quota.db.models import pod_bindings, pods
+from cyborg_quota.db.models import pods
 
 _pod = pods.c
-_binding = pod_bindings.c
-END_BINDINGS = (
-    sa.update(pod_bindings).where(_binding.current == 1).values(current=None, is_first=None, ends_at=clock.utc_now())
-)
-"""Ends current bindings of projects to pods."""
 
 
 def require(connection: sa.Connection, names: Iterable[str]) -> None:
@@ -32,8 +27,3 @@ def lock(connection: sa.Connection, name: str) -> None:
     advance = advance.values(generation=_pod.generation + 1, updated_at=clock.utc_now())
     if connection.execute(advance).rowcount == 0:
         raise exceptions.PodNotFound(name)
-
-
-def end_bindings(connection: sa.Connection, project_id: str) -> None:
-    """End the current bindings of a project that is removed. Call this before its usage rows are locked."""
-    connection.execute(END_BINDINGS.where(_binding.project_id == project_id))

@@ -85,7 +85,7 @@ class Posting:
     ``max_held`` is the limit of ``used + reserved``, ``max_subtree`` that of ``subtree + promised``. A limit is
     compared only if what it bounds grows. ``above``: the id of the row above, to which the amount is passed on.
     ``has_minimum``: the row has one, so that it may pass on another amount than is added to it (minimums.py).
-    ``bound``: what bounds the device-seconds that are used, and those that all that is held then uses within the next
+    ``bound``: the maximum of the device-seconds that are used, and of those that the new holdings use within the next
     ``bound.ahead`` seconds. ``until``: the time at which these limits end, by the database's clock, in microseconds
     since the epoch (UTC); None: they do not end. From then on, the posting is refused if it grows.
     """
@@ -271,7 +271,7 @@ COUNTERS: Final = (
 )  # fmt: skip
 """The columns of Counters, in its order."""
 PASSED_ON: Final = ("subtree", "promised", "metered")
-"""The counters of a row that depend on the rows below it; the meter, which needs no row above, is the last."""
+"""The counters of a row that include those of the rows below. ``metered``, which requires no row above, is the last."""
 ROWS: Final = sa.select(ID, *COUNTERS)
 """The ids and the counters of rows."""
 _COUNTERS = sa.select(*KEY, *COUNTERS)

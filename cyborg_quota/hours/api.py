@@ -116,8 +116,8 @@ class Hours(EnforcedSubject):
                 # (A changed budget begins anew: what was left before would be that of another amount.)
                 if old is None or budget != (old if months is None else dataclasses.replace(old, starts=begins)):
                     tables.write(connection, budget)
-                    before_values = None if old is None else _values(old)
-                    changes.append(RecordedChange("set budget", named, resource, before_values, _values(budget)))
+                    values = None if old is None else tables.values_of(old), tables.values_of(budget)
+                    changes.append(RecordedChange("set budget", named, resource, *values))
             return changes
 
         self._change(context, "set_budget", named, work, resources=amounts, reason=reason)
@@ -161,11 +161,7 @@ class Hours(EnforcedSubject):
         names = None if resources is None else [validation.check_name("resource", name) for name in resources]
 
         def work(connection: Connection) -> list[RecordedChange]:
-            budgets = self._required(connection, named, names)
-            tables.delete(connection, named, [budget.resource for budget in budgets])
-            return [
-                RecordedChange("delete budget", named, budget.resource, _values(budget), None) for budget in budgets
-            ]
+            return tables.delete(connection, named, self._required(connection, named, names))
 
         self._change(context, "delete_budget", named, work, resources=names, reason=reason)
 
@@ -445,15 +441,3 @@ def _check_dates(*days: object) -> None:
     for day in days:
         if not isinstance(day, datetime.date):
             raise exceptions.InvalidRequest(f"A month is given by a date in it, not by {validation.text_of(day)}.")
-
-
-def _values(budget: Budget) -> dict[str, Any]:
-    """As the history has it."""
-    return {
-        "hours": budget.amount,
-        "every": next((name for name, months in PERIODS.items() if months == budget.months), None),
-        "from": f"{calendar.date_of(budget.starts):%Y-%m-%d}",
-        "until": None if budget.ends is None else f"{calendar.date_of(budget.ends):%Y-%m-%d}",
-        "carry": budget.carry,
-        "enforce": "refuse" if budget.enforce else "notify",
-    }

@@ -39,9 +39,4 @@ class BudgetEnforcer(Enforcer):
 
     def forget(self, connection: Connection, project_id: str) -> list[RecordedChange]:
         """Delete the budgets of a project that is removed."""
-        found = tables.read(connection, [project_id])
-        tables.delete(connection, project_id, None)
-        return [
-            RecordedChange("delete budget", project_id, budget.resource, {"hours": budget.amount}, None)
-            for budget in found
-        ]
+        return tables.delete(connection, project_id, tables.read(connection, [project_id]))

@@ -5,22 +5,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import calendar, clock, meters, paging
+from cyborg_quota.db import calendar, clock, meters, paging, path_state
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import budget_adjustments, budgets
 from cyborg_quota.db.prepared import put
-from cyborg_quota.types import Marker, UsageKey, grouped
-from cyborg_quota.types.hours import HOUR, Budget, BudgetPeriod
+from cyborg_quota.types import Marker, RecordedChange, UsageKey, grouped
+from cyborg_quota.types.hours import HOUR, PERIODS, Budget, BudgetPeriod
 
 _budget = budgets.c
 _adjustment = budget_adjustments.c
 _KEY: Final = ("project_id", "resource")
 _FIELDS: Final = tuple(field.name for field in dataclasses.fields(Budget))
 _BUDGET: Final = sa.select(*(_budget[name] for name in _FIELDS)).order_by(_budget.project_id, _budget.resource)
+path_state.BOUNDED.append(budgets)
 
 
 def read(
@@ -45,11 +46,24 @@ def write(connection: Connection, budget: Budget) -> None:
     put(connection, budgets, {name: values.pop(name) for name in _KEY}, values)
 
 
-def delete(connection: Connection, project_id: str, resources: Collection[str] | None) -> None:
-    """Delete budgets of a project, with their corrections. None: of all resources."""
-    for table in (budgets, budget_adjustments):
-        of_resources = paging.among((table.c.resource, resources))
-        connection.execute(sa.delete(table).where(table.c.project_id == project_id, *of_resources))
+def delete(connection: Connection, project_id: str, found: Sequence[Budget]) -> list[RecordedChange]:
+    """Delete these budgets of a project, with their corrections. Returns the changes, for the history."""
+    resources = [budget.resource for budget in found]
+    for table in (budgets, budget_adjustments) if found else ():
+        connection.execute(sa.delete(table).where(table.c.project_id == project_id, table.c.resource.in_(resources)))
+    return [RecordedChange("delete budget", project_id, budget.resource, values_of(budget), None) for budget in found]
+
+
+def values_of(budget: Budget) -> dict[str, Any]:
+    """The values of a budget as the history has them."""
+    return {
+        "hours": budget.amount,
+        "every": next((name for name, months in PERIODS.items() if months == budget.months), None),
+        "from": f"{calendar.date_of(budget.starts):%Y-%m-%d}",
+        "until": None if budget.ends is None else f"{calendar.date_of(budget.ends):%Y-%m-%d}",
+        "carry": budget.carry,
+        "enforce": "refuse" if budget.enforce else "notify",
+    }
 
 
 def adjust(connection: Connection, key: UsageKey, month: int, device_seconds: int) -> None:

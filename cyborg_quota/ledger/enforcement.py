@@ -47,8 +47,7 @@ def find_violations(
     """The constraints that ``request``, charged to ``project_id``, would violate; sorted.
 
     The usage of a descendant does not count against a constraint of scope ``project``. ``path``: the project and its
-    ancestors, which may keep something for it. ``freed``: by how much less each row counts
-    when a transfer has taken the amounts from its sender.
+    ancestors, whose minimums may cover the request. ``freed``: by how much a transfer lowers each row at its sender.
     """
     violations = []
     for constraint in constraints:
@@ -66,9 +65,9 @@ def find_violations(
 def _kept(
     path: Sequence[str], counters: Mapping[UsageKey, Counters], key: UsageKey, freed: Mapping[UsageKey, int]
 ) -> int:
-    """How much the project ``path[0]`` can add before the row of ``key`` counts more than now.
+    """How much ``path[0]`` can be charged before the row of ``key`` grows.
 
-    That is what a transfer takes from the row, and what the rows below it keep.
+    That is what a transfer frees in this row, and what the minimums of the rows below it absorb.
     """
     below = path[: path.index(key.project_id)] if key.project_id in path else path
     keys = [key._replace(project_id=project_id) for project_id in below]
@@ -81,7 +80,7 @@ def widths(
 ) -> list[Constraint]:
     """What bounds a charge to ``path[0]`` besides limits: the width of its counter, and those of the sums on its path.
 
-    The sum of a row that can count MAX_AMOUNT more refuses nothing, and is left out.
+    A row whose sum is at least MAX_AMOUNT below its maximum cannot refuse a charge, and is left out.
     """
     sums = [
         Constraint.of(UsageKey(name, *key), MAX_COUNTED, "total" if name == TOTAL else "subtree")

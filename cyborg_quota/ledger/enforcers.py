@@ -213,14 +213,14 @@ class Enforcer:
     ) -> tuple[Sequence[RowBound], int | None]:
         """What bounds the usage rows of these projects, and the second at which this changes (None: never).
 
-        Asked for projects that have a row in ``budgets``. At most one bound for a usage row.
+        Asked for projects that have a row in a table of path_state.BOUNDED. At most one bound for a usage row.
         """
         return (), None
 
     def forget(self, connection: Connection, project_id: str) -> Sequence[RecordedChange]:  # noqa: ARG002
         """Delete what is stored of a project that is removed, besides limits. Returns the changes, for the history.
 
-        In the transaction of the removal, after its usage rows are locked: lock no reservation or inventory here.
+        In the transaction of the removal, before its usage rows are locked. The caller may roll back.
         """
         return ()
 
@@ -307,10 +307,12 @@ class Enforcers(tuple[Enforcer, ...]):
     def bounds(
         self, connection: Connection, project_ids: Collection[str], resources: Collection[str]
     ) -> tuple[list[RowBound], int | None]:
-        """Those of all enforcers. See Enforcer.bounds."""
-        bounds = [enforcer.bounds(connection, project_ids, resources) for enforcer in self]
-        until = min((until for _, until in bounds if until is not None), default=None)
-        return [bound for of_enforcer, _ in bounds for bound in of_enforcer], until
+        """The bounds of all enforcers. See Enforcer.bounds."""
+        answers = [enforcer.bounds(connection, project_ids, resources) for enforcer in self]
+        until = min((until for _, until in answers if until is not None), default=None)
+        bounds = [bound for of_enforcer, _ in answers for bound in of_enforcer]
+        assert len({bound.key for bound in bounds}) == len(bounds), "a usage row has several bounds"
+        return bounds, until
 
     def prepare(self, pending: Sequence[PendingClaim]) -> list[Enforcer]:
         """Choose what the claims take in this attempt. Returns the enforcers that decide on one of them."""
@@ -338,6 +340,17 @@ class Enforcers(tuple[Enforcer, ...]):
                 for key in self.counters_of(resource, item.pods.get(resource) if is_chosen else None):
                     amounts[key] += delta
         return amounts
+
+
+def choose_in_read(database: Database, claims: Sequence[PendingClaim], choose: Callable[[Connection], object]) -> None:
+    """Run ``choose`` in a read. If the read is retried, what it had chosen for these claims is forgotten first."""
+
+    def work(connection: Connection) -> None:
+        for item in claims:
+            item.choose({}, {})
+        choose(connection)
+
+    database.read(work)
 
 
 def new_rows(request: ReserveRequest, path: ProjectPath, pending: Sequence[PendingClaim]) -> list[NewReservation]:

@@ -43,7 +43,7 @@ def until_stable(attempt: Callable[[], T | None]) -> T:
 class PathCache:
     """Paths by project. ``get`` creates the usage rows that a path lacks, so that it can be charged.
 
-    ``read_bounds``: Enforcers.bounds, with which the driver replaces it.
+    ``read_bounds``: the driver sets it to Enforcers.bounds.
     """
 
     _database: Database
@@ -80,7 +80,7 @@ class PathCache:
             return known
         wanted = set(keys) | (set(known.rows) if known is not None else set())
         path = path_state.read_path(connection, project_id, wanted)
-        # (After the generations of the rows, which a change of a bound renews: see charges.py.)
+        # (After the generations: a later change of a bound renews them, so that the charge fails. See charges.py.)
         if path.limits is not None and path.limits.bounded:
             bounds, until = self.read_bounds(connection, path.project_ids, {key.resource for key in wanted})
             path.row_bounds = {bound.key: bound for bound in bounds if bound.refuses}

@@ -180,9 +180,8 @@ class Amender:
         sent = transitions.amounts_by_state({row: -row.delta for row in rows}, self._enforcers.counters_of)
         keys = sorted({key for amounts in sent.values() for key in amounts})
         sending = self._paths.get(request.sender, keys)
-        # The rows above both (the total over all projects, too) grow only by what the rows of the sender keep of what
-        # is sent away (charges.py). If the sender moves meanwhile, the generations of the rows refuse ``sending``, and
-        # the call retries.
+        # The common ancestors (and the total) grow only by what minimums of the sender's rows retain (charges.py). If
+        # the sender is moved meanwhile, the generations of ``sending`` no longer match, and the call retries.
         shared = {node.key for key in keys for node in sending.charged.get(key) or ()}
         charge, added = self._charge(request.receiver, {row: row.delta for row in rows})
         charge.sender = sending.project_ids

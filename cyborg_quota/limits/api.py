@@ -395,7 +395,7 @@ class Limits(Minimums):
 
         The call counts what all projects hold, while other calls reserve. The limit may be below the present usage:
         reserves are then refused until the usage is below it. ``force``: as in set_limits. Raises UnknownResource,
-        InvalidRequest, LimitRefused. ``dry_run``: write nothing, and return the changes.
+        InvalidRequest, LimitRefused. Returns the changes. ``dry_run``: write nothing.
         """
         if not isinstance(limits, Mapping) or not limits:
             raise exceptions.InvalidRequest("Total limits must map at least one resource to a limit.")
@@ -408,8 +408,7 @@ class Limits(Minimums):
         }
         if dry_run:
             return self._changes.apply(Document({}, {}, {}, totals=checked), Author(), dry_run=True, force=force)
-        self._changes.set_totals(checked, self._author(context, reason), force=force)
-        return []
+        return self._changes.set_totals(checked, self._author(context, reason), force=force)
 
     @admin_call
     def unset_total_limits(self, context: Context, resources: Iterable[str], *, reason: str | None = None) -> None:

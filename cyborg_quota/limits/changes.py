@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 from cyborg_quota import exceptions
 from cyborg_quota.db import change_log, charges, dialects, overrides, path_state, pods, projects, usages
 from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.minimums import Growth
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.ledger.enforcers import Enforcers
 from cyborg_quota.ledger.history import History
@@ -121,6 +122,9 @@ class LimitChanges:
     _limits: DatabaseLimitDriver
     _history: History
     _enforcers: Enforcers
+
+    def _refuse_move(self, connection: Connection, growth: Growth) -> None:
+        minimum_rules.refuse_move(self._limits, connection, growth)
 
     # --- limits of projects ---
 
@@ -312,8 +316,7 @@ class LimitChanges:
             problems = self._problems(connection, dataclasses.replace(after, tree=before), after, [change])
             minimum_rules.refuse(problems, [change])
 
-        refuse = functools.partial(minimum_rules.refuse_move, self._limits)
-        self._tree.set_parents({project_id: parent_id}, author, check, refuse=refuse)
+        self._tree.set_parents({project_id: parent_id}, author, check, refuse=self._refuse_move)
 
     def remove(self, project_id: str, author: Author) -> None:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
@@ -329,6 +332,7 @@ class LimitChanges:
                 )
             _, limits, _ = tables.read_limits(connection, [project_id])
             live, _ = overrides.read(connection, [project_id])
+            forgotten = [change for enforcer in self._enforcers for change in enforcer.forget(connection, project_id)]
             changes = minimum_rules.clear(connection, project_id)
             if not tables.forget_project(connection, project_id):
                 raise exceptions.ProjectRefused(project_id, "holds resources; release them first")
@@ -337,8 +341,7 @@ class LimitChanges:
                 for key, limit in sorted(limits.items())
             ]
             changes += [RecordedChange.of_override(override, is_cancelled=True) for override in live]
-            for enforcer in self._enforcers:
-                changes += enforcer.forget(connection, project_id)
+            changes += forgotten
             changes.append(RecordedChange("remove project", project_id, None, edges[project_id], None))
             return None, change_log.record(connection, author, changes)
 
@@ -390,8 +393,7 @@ class LimitChanges:
             # Before the moves, which lock usage rows.
             recorded = change_log.record(connection, author, changes, operation=operation)
             overrides.insert(connection, planned.overrides[len(live) :])
-            refuse = functools.partial(minimum_rules.refuse_move, self._limits)
-            _write(connection, before.project_limits, changes, refuse)
+            _write(connection, before.project_limits, changes, self._refuse_move)
             return [*changes, *following], recorded
 
         change = functools.partial(self._history.change, defaults=wanted.defaults, dry_run=dry_run)
@@ -415,8 +417,8 @@ class LimitChanges:
         must_exist: bool = False,
         operation: str | None = None,
         force: bool = False,
-    ) -> None:
-        """Set these total limits; None removes one. All or none. When it returns, they are enforced.
+    ) -> list[RecordedChange]:
+        """Set these total limits; None removes one. All or none. When it returns the changes, they are enforced.
 
         ``must_exist``: raise TotalLimitNotFound if one that is to be removed is not set. ``operation``: the call, for
         the history. After a crash, the same call continues.
@@ -430,7 +432,7 @@ class LimitChanges:
                 path_state.make_row(connection, UsageKey(TOTAL, resource))
             return usages.row_ids(connection, [TOTAL])
 
-        def write(connection: Connection) -> tuple[bool | None, RecordedChanges | None]:
+        def write(connection: Connection) -> tuple[list[RecordedChange] | None, RecordedChanges | None]:
             present = {total.resource: total.limit for total in tables.read_totals(connection)}
             known, rows = present.keys(), usages.row_ids(connection, [TOTAL])
             if must_exist and (missing := wanted.keys() - known - {key.resource for key in rows}):
@@ -448,9 +450,9 @@ class LimitChanges:
             charges.count_totals(connection, new)
             problems = minimum_rules.problems_of_totals(usages.keeping(connection, [TOTAL]), changes)
             minimum_rules.refuse([] if force else problems, changes)
-            return True, recorded
+            return changes, recorded
 
-        def attempt() -> bool | None:
+        def attempt() -> list[RecordedChange] | None:
             counted.update(self._database.write(make_rows))
             for resource in sorted(
                 set(given) - {total.resource for total in self._database.read_synced(tables.read_totals)}
@@ -458,7 +460,7 @@ class LimitChanges:
                 self._database.write(functools.partial(charges.renew_roots, resource=resource))
             return self._history.change(self._database, write)
 
-        until_stable(attempt)
+        return until_stable(attempt)
 
 
 def plan(

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, clock, minimums, path_state, pods, projects, usages
+from cyborg_quota.db import charges, clock, minimums, path_state, projects, usages
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.path_state import PathState, ProjectPath
 from cyborg_quota.db.projects import Edges
@@ -240,7 +240,6 @@ def clear(connection: Connection, project_id: str) -> list[RecordedChange]:
     rows = usages.keeping(connection, [project_id])
     if not rows:
         return []
-    pods.end_bindings(connection, project_id)  # (locked before usage rows: see tables.forget_project)
     projects.lock_many(connection, [project_id])
     path = path_state.read_path(connection, project_id, [key.resource_key for key in rows])
     return write(connection, path, {}, {key.resource: 0 for key in rows})

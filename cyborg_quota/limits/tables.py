@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import overrides, paging, path_state, pods, projects, reservations, usages
+from cyborg_quota.db import overrides, paging, path_state, projects, reservations, usages
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import limit_defaults, limit_overrides, project_limits
 from cyborg_quota.db.prepared import chunks, insert_many, put
@@ -32,7 +32,7 @@ HOLDING: Final[Sequence[Condition]] = (
 """Projects that have usage, a limit, or an override that has not ended."""
 
 COUNTING: Final[Sequence[Condition]] = (usages.COUNTING, *HOLDING[1:])
-"""The same, and those that have no usage but count something."""
+"""HOLDING, and projects without usage of their own whose usage row is not zero."""
 
 BATCH_PROJECTS: Final = 100
 """How many projects ``holders`` reads, at least."""
@@ -169,14 +169,13 @@ def _set(connection: Connection, table: sa.Table, key: Mapping[str, str], limit:
 
 
 def forget_project(connection: Connection, project_id: str) -> bool:
-    """Delete a project, its limits and overrides (Enforcer.forget the rest). False: it holds something: roll back.
+    """Delete a project, its limits and overrides. False: it holds something, and the caller must roll back.
 
-    Its bindings end, and are kept as history. They are locked before usage rows, as by a claim. The project's row is
-    locked before its usage rows, so that none is inserted before this transaction ends. What the project has used stays
-    with its parent. The usage rows of what it has never used are deleted; all get other generations first. So a charge
-    that waits for one matches no row, and is retried.
+    Enforcer.forget has deleted the rest. The project's row is locked before its usage rows, so that none is inserted
+    before this transaction ends. What the project has used stays with its parent. Usage rows without device-seconds are
+    deleted. The generations of all its rows are renewed first: a charge that waits for one matches no row, and is
+    retried.
     """
-    pods.end_bindings(connection, project_id)
     projects.lock_many(connection, [project_id])
     tree.set_parents(connection, {}, {project_id: None})
     is_left = usages.delete_zeros(connection, project_id)

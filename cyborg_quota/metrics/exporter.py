@@ -203,7 +203,7 @@ def ledger_text(metrics: LedgerMetrics) -> str:
 
 
 _ESCAPED: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
-"""How a label value has its special characters."""
+"""The escapes of special characters in a label value."""
 
 
 def _labels(**values: str) -> str:

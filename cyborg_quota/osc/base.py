@@ -192,6 +192,8 @@ def _sent(value: Any, *, in_query: bool) -> Any:
     """A value as JSON, or as a parameter of the query."""
     if isinstance(value, datetime.date):
         return value.isoformat()
-    if in_query and isinstance(value, Mapping):
+    if not in_query:
+        return value
+    if isinstance(value, Mapping):
         return arguments.tags_text(value)
-    return paging.in_one_word(value) if in_query and isinstance(value, list) else value
+    return paging.in_one_word(value) if isinstance(value, list) else value

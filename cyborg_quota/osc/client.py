@@ -48,7 +48,7 @@ class QuotaClient:
         )
         if not endpoint:
             raise exceptions.CommandError("The service catalog has no endpoint of the service type accelerator.")
-        # (It may end in the version.)
+        # (The endpoint of the catalog may end with the API version.)
         url = str(endpoint).rstrip("/").removesuffix(_VERSION) + _VERSION + path
         headers = {"Accept": "application/json"}
         answer = self.manager.session.request(url, method, headers=headers, raise_exc=False, json=body, params=query)

@@ -36,11 +36,20 @@ from cyborg_quota.db import path_state
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.ledger import enforcement
-from cyborg_quota.ledger.enforcers import Enforcer, Parts, PendingClaim, PreparationChanged, Refused, Rooms, conflict
+from cyborg_quota.ledger.enforcers import (
+    Enforcer,
+    Parts,
+    PendingClaim,
+    PreparationChanged,
+    Refused,
+    Rooms,
+    choose_in_read,
+    conflict,
+)
 from cyborg_quota.pods import tables
 from cyborg_quota.pods.selection import PodRequest, PodSelection, is_full
 from cyborg_quota.pods.tables import BindingKey, StoredBinding
-from cyborg_quota.types import ANY, PodChoice, ReserveRequest, ResourceKey, Row, summed
+from cyborg_quota.types import ANY, PodChoice, RecordedChange, ReserveRequest, ResourceKey, Row, summed
 from cyborg_quota.types.capacity import Candidate, Reason, ResourceUse
 
 _PODS_ONE_BY_ONE: Final = 2
@@ -116,6 +125,11 @@ class PodEnforcer(Enforcer):
     def counters_of(self, resource: str, pod: str | None) -> Iterable[ResourceKey]:
         return () if pod is None else (ResourceKey(resource, pod),)
 
+    def forget(self, connection: Connection, project_id: str) -> Sequence[RecordedChange]:
+        """End the bindings of a project that is removed. They are kept as history."""
+        tables.end_bindings_of(connection, project_id)
+        return ()
+
     def narrow(self, connection: Connection, rooms: Rooms) -> None:
         rooms.is_open = rooms.pod is None or is_available(connection, rooms.pod)
 
@@ -123,8 +137,6 @@ class PodEnforcer(Enforcer):
         """Choose the pods, and the providers in them, after those that other claims name."""
 
         def work(connection: Connection) -> None:
-            for item in pending:  # (the read may be a repetition)
-                item.choose({}, {})
             self._database.sync_with_cluster(connection)  # a binding must not move because of an outdated read
             if named := [item for item in pending if item.named]:
                 self._capacity.choose_named(connection, named)
@@ -136,7 +148,7 @@ class PodEnforcer(Enforcer):
                 self._choose_pod(connection, unit, pending)
 
         if any(item.claim.pod is not None for item in pending):
-            self._database.read(work)
+            choose_in_read(self._database, pending, work)
 
     def _choose_pod(self, connection: Connection, unit: PodUnit, pending: Sequence[PendingClaim]) -> None:
         """Choose the first pod that fits all claims of the unit, and their providers; no pod that has refused one."""

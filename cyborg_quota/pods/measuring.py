@@ -48,7 +48,7 @@ def measure(
             answer = str(error)
         except Exception:
             LOG.exception("%s could not be measured.", name)
-            answer = "An unexpected error, see the log."
+            answer = "Unexpected error; see the log."
         answers.put((name, answer))
 
     waiting, deadline = list(endpoints), time.monotonic() + timeout_seconds

@@ -38,6 +38,9 @@ COLUMNS: Final = (
     _pod.id.label("pod_id"), _pod.name, _pod.availability_zone, _pod.resource_affinity, _pod.state, _pod.weight,
     _pod.threshold, _pod.endpoint, _pod.region, _usage.usage,
 )  # fmt: skip
+_END_BINDINGS: Final = (
+    sa.update(pod_bindings).where(_binding.current == 1).values(current=None, is_first=None, ends_at=clock.utc_now())
+)
 WITH_USAGE: Final = pods.outerjoin(pod_usages, _usage.pod_id == _pod.id)
 _counted, _held = maintenance.USAGE, maintenance.RESERVATION
 maintenance.KINDS.append(
@@ -327,7 +330,7 @@ def find_current(
 
 def end_binding(connection: sa.Connection, binding_id: int) -> bool:
     """End a current binding. False: it has ended already."""
-    return connection.execute(names.END_BINDINGS.where(_binding.id == binding_id)).rowcount == 1
+    return connection.execute(_END_BINDINGS.where(_binding.id == binding_id)).rowcount == 1
 
 
 def insert_binding(connection: sa.Connection, key: BindingKey, pod: Pod, reason: Reason, *, is_first: bool) -> None:
@@ -377,7 +380,12 @@ def is_bound(connection: sa.Connection, pod: str) -> bool:
 
 def end_bindings(connection: sa.Connection, pod: str) -> int:
     """End the current bindings to a pod, and return their number."""
-    return connection.execute(names.END_BINDINGS.where(_binding.pod == pod)).rowcount
+    return connection.execute(_END_BINDINGS.where(_binding.pod == pod)).rowcount
+
+
+def end_bindings_of(connection: sa.Connection, project_id: str) -> None:
+    """End the current bindings of a project."""
+    connection.execute(_END_BINDINGS.where(_binding.project_id == project_id))
 
 
 def list_bindings(

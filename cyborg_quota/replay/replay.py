@@ -61,8 +61,7 @@ class Replay:
         self.position.save(self.trace.lines)
 
     def _apply(self, event: Event) -> None:
-        is_skipped = event.kind != "reserve" and (event.project_id, event.consumer) in self.tally.refused
-        is_refused = not (is_skipped or self._call_engine(event))
+        is_refused = not (self.tally.is_skipped(event) or self._call_engine(event))
         self.tally.add(event, is_refused=is_refused)
         if is_refused:
             self.refused.add(event.line)
@@ -105,5 +104,5 @@ class Replay:
         except (exceptions.ReservationReleased, exceptions.ReservationRolledBack):
             # According to the trace, the consumer still holds something: a run that was killed had already applied a
             # later line.
-            if not self.is_resumed or (event.project_id, event.consumer) not in self.tally.live:
+            if not (self.is_resumed and self.tally.is_live(event)):
                 raise

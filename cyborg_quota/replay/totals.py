@@ -32,40 +32,47 @@ class Tally:
     """The totals of the events that were added, in the order of the trace.
 
     The keys of ``by_project`` and ``held`` are (project_id, resource). ``placed``: the new reservations, which take
-    capacity if the replay has a provider. ``live``: what each consumer holds. ``refused``: the consumers whose last
-    reserve was refused, so that there is nothing to settle.
+    capacity if the replay has a provider.
     """
 
     totals: Counter[str] = dataclasses.field(default_factory=Counter)
     by_project: dict[Key, Counter[str]] = dataclasses.field(default_factory=dict)
     held: Counter[Key] = dataclasses.field(default_factory=Counter)
     placed: int = 0
-    live: dict[Holder, tuple[Key, int]] = dataclasses.field(default_factory=dict)
-    refused: set[Holder] = dataclasses.field(default_factory=set)
+    _live: dict[Holder, tuple[Key, int]] = dataclasses.field(default_factory=dict)
+    _refused: set[Holder] = dataclasses.field(default_factory=set)
 
     @property
     def events(self) -> int:
         return self.totals.total()
+
+    def is_skipped(self, event: Event) -> bool:
+        """Return whether the consumer's reserve was refused, so that there is nothing to settle."""
+        return event.kind != "reserve" and (event.project_id, event.consumer) in self._refused
+
+    def is_live(self, event: Event) -> bool:
+        """Return whether the consumer holds something."""
+        return (event.project_id, event.consumer) in self._live
 
     def add(self, event: Event, *, is_refused: bool = False) -> str:
         """Count one event; returns its outcome."""
         holder, key = (event.project_id, event.consumer), (event.project_id, event.resource)
         if event.kind == "reserve" and is_refused:
             outcome = REFUSED
-            self.refused.add(holder)
+            self._refused.add(holder)
         elif event.kind == "reserve":
             outcome = ADMITTED
-            self.refused.discard(holder)
-            if holder not in self.live:
-                self.live[holder] = (key, event.amount)
+            self._refused.discard(holder)
+            if holder not in self._live:
+                self._live[holder] = (key, event.amount)
                 self.held[key] += event.amount
                 self.placed += 1
-        elif holder in self.refused:
+        elif holder in self._refused:
             outcome = SKIPPED
         else:
             outcome = _SETTLED[event.kind]
-            if holder in self.live and event.kind != "commit":
-                held, amount = self.live.pop(holder)
+            if holder in self._live and event.kind != "commit":
+                held, amount = self._live.pop(holder)
                 self.held[held] -= amount
         self.totals[outcome] += 1
         self.by_project.setdefault(key, Counter())[outcome] += 1

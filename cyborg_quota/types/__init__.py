@@ -279,7 +279,7 @@ class Counters:
         return max(self.counted, self.minimum)
 
     def kept(self, freed: int) -> int:
-        """How much can be added, when ``freed`` has left the row, before it adds more to the row above than now."""
+        """The amount that the row's minimum absorbs once ``freed`` has left it: the row above does not grow by it."""
         return max(0, self.minimum - self.counted + freed)
 
     def __str__(self) -> str:
@@ -307,7 +307,7 @@ class Usage:
 Bound = Literal["project", "subtree", "total", "counter", "provider", "budget"]
 """What limits a headroom: a constraint of that scope, the width of the counter, or what a provider has and permits."""
 HIDDEN_LIMITS: Final = ("budget",)
-"""Those whose limit is not shown: the devices that a budget permits now would tell what was spent of it."""
+"""The scopes whose limit is hidden: the devices that a budget permits would reveal how much of it is spent."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -318,8 +318,8 @@ class Headroom:
     limit that holds something has the ``fits`` that is left in its 32-bit counter, with the scope ``counter``.
     ``bound_by``: the project whose limit determines it (or the project itself); None if there is no such project.
     ``limit``: that limit, or MAX_AMOUNT. With ``bound_by``, a ``limit`` of None means that this project has no limit,
-    so that nothing fits; with the scope ``budget``, that its hours permit no more at this moment. If the total limit
-    over all projects determines it, ``scope`` is ``total`` and ``bound_by`` None.
+    so that nothing fits; with the scope ``budget``, ``limit`` is always None. If the total limit over all projects
+    determines it, ``scope`` is ``total`` and ``bound_by`` None.
 
     If the capacity of a provider was considered, ``fits`` is also an amount that the units of a provider permit (or 0),
     and ``free_total`` is what is free at the provider, or with ANY at all providers that can host. If the provider
@@ -445,8 +445,8 @@ class Over:
         return max(0, (self.limit or 0) - usage - self.promised) + self.kept
 
     def seen_by(self, project_id: str) -> Over:
-        """What the users of a project may see (I8). A violation of another project is without counters; one of its own
-        is without the total of the subtree, which includes other projects.
+        """What the users of a project may see (I8): of other projects no counters, and of a budget no limit either; of
+        their own violation not what its descendants hold, unless it is of a budget.
         """
         changes: dict[str, Any] = {"used": None, "reserved": None, "subtree": None}
         if self.project_id == project_id:
@@ -678,7 +678,7 @@ class RecordedChange:
 
     @classmethod
     def of_override(cls, override: LimitOverride, *, is_cancelled: bool = False) -> RecordedChange:
-        """The override was made; or it was cancelled, or its project was removed."""
+        """An override was set. ``is_cancelled``: it was cancelled, or its project was removed."""
         action = "cancel override" if is_cancelled else "set override"
         before, after = (override.limit, None) if is_cancelled else (None, override.limit)
         return cls(action, override.project_id, override.resource, before, after, override)

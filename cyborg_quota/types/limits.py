@@ -12,7 +12,7 @@ from cyborg_quota.types import UNLIMITED, Author, Constraint, Counters, HistoryE
 from cyborg_quota.types.metrics import ProjectMetrics
 
 EPOCH: Final = datetime.datetime(2020, 1, 1)
-"""The second 0 of the ledger (db/clock.py), in UTC."""
+"""The time from which the ledger counts seconds (db/clock.py), in UTC."""
 
 
 class RowBound(Protocol):
@@ -24,15 +24,15 @@ class RowBound(Protocol):
 
     @property
     def refuses(self) -> bool:
-        """Whether a charge that it forbids is refused. (Otherwise it is only shown.)"""
+        """Whether the bound is enforced; if not, it is only reported."""
 
     @property
     def at_most(self) -> int:
-        """The device-seconds that the row may have used ``ahead`` seconds later, if all is held that is held now."""
+        """The maximum device-seconds of the row ``ahead`` seconds from now, if its holdings do not change."""
 
     @property
     def ahead(self) -> int:
-        """Seconds."""
+        """How far ahead ``at_most`` is checked, in seconds."""
 
     def constraint(self, counters: Mapping[UsageKey, Counters], at: int) -> Constraint:
         """What may be held at the second ``at``."""

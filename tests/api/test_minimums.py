@@ -12,7 +12,7 @@ class TestMinimums(test_osc.OscTestCase):
     """physics, with higgs below it, which has detector."""
 
     def test_it_is_set_and_shown(self) -> None:
-        """By those who may set it."""
+        """Users whom the policy allows can set a minimum."""
         path = "/v2/quotas/detector"
         self.assertEqual(([], 0), self.run_command(quota.SetQuota, "--minimum", "gpu=2", "detector"))
         shown = self.run_command(quota.ShowQuota, "--usage", "detector")[0]

@@ -165,7 +165,7 @@ class TestCommands(OscTestCase):
             self.assertEqual(expected, served)
 
     def test_totals(self) -> None:
-        """If one is not set, the others were removed, and the error said that nothing was changed."""
+        """If one of the total limits is not set, none is removed."""
         self.run_command(quota.SetQuota, "--total", "gpu=50", "--reason", "the pool")
         words = ("--total", "--resource", "gpu", "--resource", "fpga")
         error = self.refused(quota.UnsetQuota, *words)

@@ -51,7 +51,7 @@ ENDED: Final = (
 CHOSEN: Final = {
     "id", "uuid", "usage_id", "generation", "ordinal", "override_id", "provider_uuid", "reservation_id", "ended_after",
 }  # fmt: skip
-"""The columns that another attempt fills with other values; and so the times."""
+"""The columns whose values differ between attempts, as the times do."""
 
 
 class TestKilledCalls(test_limits.LimitsTestCase, kill_points.KillTestCase):
@@ -150,14 +150,14 @@ class TestKilledCalls(test_limits.LimitsTestCase, kill_points.KillTestCase):
             self.assertIn(True, effects, name)
 
     def repeat(self, call: Call) -> None:
-        """(What has been cancelled, added or removed already is refused.)"""
+        """Call again; ignore the errors of a call that was completed."""
         engine = self.engine_of_process()
         with contextlib.suppress(*ENDED):
             call(engine)
         engine.close()
 
     def test_claims(self) -> None:
-        """In single statements, but on SQLite."""
+        """In single-statement transactions, except on SQLite."""
         self.crash_everywhere(self.claims())
 
     def test_claims_that_close_months(self) -> None:

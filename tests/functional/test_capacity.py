@@ -131,7 +131,7 @@ class TestClaims(CapacityTestCase):
         self.assertEqual(3, self.used())
 
     def test_a_lost_inventory(self) -> None:
-        """The audit reports it; what it had cannot be healed."""
+        """The audit reports a deleted inventory; heal cannot restore its amounts."""
         self.claim(3)
         negative = "UPDATE inventories SET used = -1"
         self.assertRaises((sa.exc.IntegrityError, sa.exc.OperationalError), self.execute, negative)

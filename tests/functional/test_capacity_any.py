@@ -32,7 +32,7 @@ class TestAny(CapacityTestCase):
         self.assertEqual(8, self.used())
 
     def test_a_read_that_is_repeated_chooses_anew(self) -> None:
-        """If the connection is lost at the end of the read, what it has chosen is not taken."""
+        """If the read is retried after a lost connection, its first choice is discarded."""
         database = hooks.database_of(self.engine)
         read = database.read
         self.patch(database, "read", lambda work: (read(work), read(work))[1])

@@ -75,11 +75,14 @@ class TestKeystoneCost(base.LedgerTestCase):
         engine = self.make_limited()
         engine.rollback(test_cost.P7, engine.reserve(test_cost.P7, {"gpu": 1}))
 
-    def make_limited(self) -> QuotaEngine:
-        """An engine with empty caches."""
+    def make_driver(self) -> KeystoneLimitDriver:
+        """With empty caches."""
         cache = Cache(ttl_seconds=60.0, stale_seconds=600.0, timeout_seconds=5.0, clock=lambda: 0.0)
         client = KeystoneClient(keystones.settings(), self.keystone.connect)  # type: ignore[arg-type]
-        return fixtures.open_engine(self, self.url, KeystoneLimitDriver(client, cache, model=self.model))
+        return KeystoneLimitDriver(client, cache, model=self.model)
+
+    def make_limited(self) -> QuotaEngine:
+        return fixtures.open_engine(self, self.url, self.make_driver())
 
     def add(self, first: int, last: int) -> None:
         """Add siblings below the domain, and other domains with one project each; each has a limit in Keystone."""
@@ -101,6 +104,12 @@ class TestKeystoneCost(base.LedgerTestCase):
             asked = len(self.keystone.paths) - requests, self.keystone.entries - entries
             found[name] = Counts(sum(rows), len(rows), *asked)
         return found
+
+    def test_keystone_is_not_asked_about_no_project(self) -> None:
+        """Metrics of an empty ledger do not need Keystone."""
+        asked = len(self.keystone.paths)
+        self.assertEqual([], self.make_driver().bounds([], ["fpga", "tpu"]))
+        self.assertEqual(asked, len(self.keystone.paths))
 
     def test_every_call_reads_the_same_in_a_large_cloud(self) -> None:
         self.add(0, SMALL)

@@ -21,7 +21,7 @@ PACKAGE = TOP / "cyborg_quota"
 PROGRAM = """
 import importlib.util
 import sys
-# (That of an editable installation finds in the checkout what the copy does not have.)
+# (The finder of an editable installation would import from the checkout what the copy lacks.)
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in str(getattr(finder, "__module__", ""))]
 import cyborg_quota
 from cyborg_quota import validation

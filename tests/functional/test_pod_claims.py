@@ -56,7 +56,7 @@ class PodClaimTestCase(test_pods.PodTestCase):
 
 class TestRepeatedRead(PodClaimTestCase):
     def test_it_chooses_anew(self) -> None:
-        """If the connection is lost at the end of the read, what it has chosen is not taken."""
+        """If the read is retried after a lost connection, its first choice is discarded."""
         self.add("p1", 8)
         database = hooks.database_of(self.engine)
         read = database.read

@@ -141,7 +141,7 @@ class TestInterleavings(ResizeRaceTestCase):
             self.assertEqual((2, 0) if other == "ok" else (0, 2), (used, reserved), other)
 
     def test_two_changes_of_amounts(self) -> None:
-        """At the limits, or at a capacity, one of a growth, or transfer, and a reserve is refused."""
+        """At a limit or a capacity, either the reserve or the concurrent resize or transfer is refused."""
         both, one, full = ["ok", "ok"], ["OverQuota", "ok"], ["OverCapacity", "ok"]
         more = CALLS["reserve"]
         self.limits.own.update({("p1", "gpu"): LIMIT, ("p2", "gpu"): LIMIT - 1})

@@ -176,11 +176,12 @@ class TestPeriods(BudgetTestCase):
         limits.remove_project(ADMIN, "atlas")
         self.assertEqual([], self.hours.show_budget(ADMIN, "atlas"))
         ended = [(change.action, change.resource, change.before, change.after) for change in limits.history(ADMIN)[:3]]
+        every_month = {"every": "month", "from": "2026-11-01", "until": None, "carry": 0, "enforce": "refuse"}
         self.assertEqual(
             [
                 ("remove project", None, "physics", None),
-                ("delete budget", "gpu", {"hours": 10}, None),
-                ("delete budget", "fpga", {"hours": 3}, None),
+                ("delete budget", "gpu", {"hours": 10, **every_month}, None),
+                ("delete budget", "fpga", {"hours": 3, **every_month}, None),
             ],
             ended,
         )

@@ -54,7 +54,7 @@ class MeasureTest(base.BaseTestCase):
             {
                 "pod0": "It did not answer within 0.2 seconds.",
                 "pod1": "Placement is away.",
-                "pod2": "An unexpected error, see the log.",
+                "pod2": "Unexpected error; see the log.",
                 "pod3": USE,
             },
             self.measured(read, 4, timeout_seconds=0.2),

@@ -115,7 +115,7 @@ def _over(row: TreeRow) -> Json:
 
 
 def nonzero(record: Any, *names: str) -> Json:
-    """Those of these amounts of a record that are not 0."""
+    """The named amounts of a record that are not 0."""
     return {name: getattr(record, name) for name in names if getattr(record, name)}
 
 
@@ -183,7 +183,7 @@ def limit_of(record: UsageRecord) -> int | None:
 
 def _detail(record: UsageRecord, *, is_stored: bool) -> Json:
     usage, headroom, override = record.usage, record.headroom or Headroom(0), record.override
-    # (The width of the sum of its subtree is not its limit.)
+    # (The maximum of its subtree counter, MAX_COUNTED, is not its limit.)
     is_own = headroom.scope in ("project", "subtree") and (
         (headroom.bound_by, headroom.limit) == (record.project_id, limit_of(record))
     )

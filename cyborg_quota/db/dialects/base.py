@@ -50,7 +50,7 @@ class Dialect:
     second: ClassVar[str]
     """That of clock.second."""
     insert: ClassVar[Any]
-    """SQLAlchemy's INSERT of this dialect, if it has ``on_conflict_do_nothing``: see ``insert_or_ignore``."""
+    """The ``insert`` function of the SQLAlchemy dialect, if it has ``on_conflict_do_nothing``."""
     no_single_statements: ClassVar[str] = ""
     """What to log if the server cannot run single-statement transactions, with the reason; "": nothing can be done."""
 

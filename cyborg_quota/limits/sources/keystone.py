@@ -164,8 +164,10 @@ class KeystoneLimitDriver(base.LimitDriver):
         A project whose next charge changes the tree is then limited by its stored ancestors, and one that Keystone has
         deleted has the default limits. Otherwise, a deleted one lacks all limits.
         """
-        service = self._read(self._client.service) if states and resources else None
-        registered = {} if service is None else self._read(self._client.registered, service)
+        if not states or not resources:
+            return [base.PathLimits([]) for _ in states]
+        service = self._read(self._client.service)
+        registered = self._read(self._client.registered, service)
         names = {resource: self.names.get(resource, resource) for resource in resources}
         defaults = {resource: (name, registered[name]) for resource, name in names.items() if name in registered}
         missing = [resource for resource in resources if resource not in defaults and self.limit_if_missing is None]
