@@ -56,9 +56,10 @@ def find_violations(
         if constraint.limit == UNLIMITED or not amount or (is_own and key.project_id != project_id):
             continue
         kept = _kept(path, counters, key, freed) if scope in ("subtree", "total") else 0
-        over = Over.of(constraint, amount, counters.get(key, Counters()), project_id, kept)
-        if amount > over.room:
-            violations.append(over)
+        now = counters.get(key, Counters())
+        usage = now.used + now.reserved if is_own else now.subtree if constraint.budget else now.counted
+        if amount > max(0, constraint.limit - usage) + kept:
+            violations.append(Over.of(constraint, amount, now, project_id, kept))
     return sorted(violations, key=lambda over: (over, over.key))
 
 
