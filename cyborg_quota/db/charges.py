@@ -319,18 +319,18 @@ def renew_roots(connection: sa.Connection, resource: str) -> None:
     renew_rows(connection, path_state.rows_of_roots(connection, resource), {})
 
 
-def count_totals(connection: sa.Connection, resources: Collection[str], meter_base: int = 0) -> None:
+def count_totals(connection: sa.Connection, resources: Collection[str]) -> None:
     """Set these totals, whose rows exist, to what all projects hold.
 
-    ``meter_base``: what moves have left in their meters (meters.py). The transaction must be serialized with changes of
-    the tree. Charges of these resources wait until it ends.
+    The transaction must be serialized with changes of the tree. Charges of these resources wait until it ends.
     """
     if not resources:
         return
     rows = {key: row_id for key, row_id in usages.row_ids(connection, [TOTAL]).items() if key.resource in resources}
     renew_rows(connection, rows, {})
+    before = usages.read(connection, [TOTAL], [key.resource_key for key in rows])
     for key, row_id in rows.items():
         node = usages.Node(row_id, key.project_id, key.resource, 0, 0)
-        counted = maintenance.children_total(connection, node)
-        metered = counted.metered + meter_base
-        usages.set_counters(connection, row_id, dataclasses.replace(counted, metered=metered, meter_base=meter_base))
+        counted, base = maintenance.children_total(connection, node), before[key].meter_base
+        after = dataclasses.replace(counted, metered=counted.metered + base, meter_base=base)
+        usages.set_counters(connection, row_id, after)

@@ -69,7 +69,7 @@ class Healer:
         if key.project_id == TOTAL:
             change_log.serialize(connection)
             before = usages.read(connection, [TOTAL], [key.resource_key]).get(key, Counters())
-            charges.count_totals(connection, [key.resource], before.meter_base)
+            charges.count_totals(connection, [key.resource])
             after = usages.read(connection, [TOTAL], [key.resource_key]).get(key, Counters())
         else:
             nodes = path_state.read_nodes(connection, key)

@@ -55,9 +55,10 @@ def find_violations(
         amount, is_own = request.get(key.resource_key, 0), scope in ("project", "counter")
         if constraint.limit == UNLIMITED or not amount or (is_own and key.project_id != project_id):
             continue
-        kept = _kept(path, counters, key, freed) if scope in ("subtree", "total") else 0
+        counts_minimums = scope in ("subtree", "total")
+        kept = _kept(path, counters, key, freed) if counts_minimums else 0
         now = counters.get(key, Counters())
-        usage = now.used + now.reserved if is_own else now.subtree if constraint.budget else now.counted
+        usage = now.used + now.reserved if is_own else now.counted if counts_minimums else now.subtree
         if amount > max(0, constraint.limit - usage) + kept:
             violations.append(Over.of(constraint, amount, now, project_id, kept))
     return sorted(violations, key=lambda over: (over, over.key))

@@ -18,7 +18,7 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, forks, validation
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.limits.sources import keystone_projects
-from cyborg_quota.types.metrics import LedgerMetrics
+from cyborg_quota.types.metrics import LedgerMetrics, ProjectMetrics
 
 LOG = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class LedgerApplication:
         self._names = names
         self._max_age_seconds = max_age_seconds
         self._text = self._names_text = ""
-        self._device_seconds: dict[tuple[str, ...], int] = {}
+        self._last_rows: dict[tuple[str, str], ProjectMetrics] = {}
         self._read_at = self._names_read_at = -float("inf")
         forks.register(self)
 
@@ -88,17 +88,18 @@ class LedgerApplication:
             return self._text + self._names_text
 
     def _never_falling(self, metrics: LedgerMetrics) -> LedgerMetrics:
-        """With device-seconds that are at least those of the last scrape.
+        """With counters that are at least those of the last scrape.
 
-        The clocks of database nodes differ, and heal corrects meters: to Prometheus, a counter that falls has begun
-        again at 0.
+        The clocks of database nodes differ, and heal corrects what is counted: to Prometheus, a counter that falls has
+        begun again at 0.
         """
-        last = self._device_seconds
+        last = self._last_rows
+        names = [name for name in _OF_PROJECT if name.endswith("_total")]
         rows = [
-            row._replace(device_seconds_total=max(row.device_seconds_total, last.get(row[:2], 0)))
+            row._replace(**{name: max(getattr(row, name), getattr(last.get(row[:2], row), name)) for name in names})
             for row in metrics.projects
         ]
-        self._device_seconds = {row[:2]: row.device_seconds_total for row in rows}
+        self._last_rows = {row[:2]: row for row in rows}
         return dataclasses.replace(metrics, projects=rows)
 
     def _check_answers(self) -> None:

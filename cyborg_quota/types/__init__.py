@@ -428,7 +428,7 @@ class Over:
             None if is_own else now.subtree,
             key.pod or None,
             is_ancestor=key.project_id != project_id,
-            promised=0 if is_own or constraint.budget else now.promised,
+            promised=now.promised if constraint.scope in ("subtree", "total") else 0,
             kept=kept,
             budget=constraint.budget,
         )
