@@ -61,7 +61,8 @@ class IndexView(tables.MultiTableView):
     def get_context_data(self, **kwargs: Any) -> Any:
         """The tables, and the figures of the bars."""
         context = super().get_context_data(**kwargs)
-        return {**context, "usages": context["resources_table"].data, "is_unknown": self._is_unknown}
+        shown = [table for table in self.get_tables().values() if table.data or table.name != "budgets"]
+        return {**context, "shown": shown, "usages": context["resources_table"].data, "is_unknown": self._is_unknown}
 
 
 urlpatterns = [re_path(r"^$", IndexView.as_view(), name="index")]

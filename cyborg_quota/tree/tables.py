@@ -76,7 +76,7 @@ def set_parents(connection: sa.Connection, added: Edges, moved: Edges, refuse: R
     changing = set(moving)
     rows.update(usages.row_ids(connection, [TOTAL]))
     for key in moving:
-        # (``meter_base`` of both parents changes, also if one is above the other: see charges.moved.)
+        # (The rows of both parents change, also if one is above the other: see charges.moved.)
         edges = (before.get(key.project_id), after.get(key.project_id))
         changing |= {key._replace(project_id=parent_id or TOTAL) for parent_id in edges}
         old, new = (
