@@ -242,6 +242,7 @@ def make_engine(
     batch_rows: int = 500,
     least_capacity: int = 0,
     selection: ProviderSelection | None = None,
+    hours_ahead: int | None = None,
     resources: Collection[str] = ("fpga", "gpu", "gpu.A100"),
     expire_seconds: int = 86400,
     **changes: Any,
@@ -254,7 +255,7 @@ def make_engine(
             batch_rows=batch_rows,
             least_notified_limit=0,
             least_notified_capacity=least_capacity,
-            subjects={"capacity": selection or BestFit()},
+            subjects={"capacity": selection or BestFit(), "hours": hours_ahead},
         ),
         limits if limits is not None else DictLimits(),
     )

@@ -11,7 +11,7 @@ from cyborg_quota.surface.operations import Operation, cells
 from cyborg_quota.types import Drift
 from cyborg_quota.types.capacity import CapacityDrift
 
-_COUNTERS: Final = ("used", "reserved", "subtree")
+_COUNTERS: Final = ("used", "reserved", "subtree", "promised", "metered")
 DRIFT_COLUMNS: Final = cells(
     "project_id",
     "resource",

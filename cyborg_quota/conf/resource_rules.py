@@ -63,8 +63,11 @@ def parse_rule(text: str) -> Rule:
         resource, has_weight, weight = charged.partition("=")
         try:
             validation.check_name("resource", resource)
-            amount = int(weight) if weight.isdecimal() and len(weight) < 9 else 1 if not has_weight else 0
-            validation.integer(amount, 1, MAX_WEIGHT, f"The weight of {resource} must be from 1 to {MAX_WEIGHT}")
+            is_number = weight.isascii() and weight.isdecimal() and len(weight) < 9
+            given = int(weight) if is_number else weight if has_weight else 1
+            amount = validation.integer(
+                given, 1, MAX_WEIGHT, f"The weight of {resource} must be from 1 to {MAX_WEIGHT}"
+            )
         except exceptions.InvalidRequest as error:
             raise exceptions.ConfigurationError(f"[cyborg] resource_rule {text!a}: {error}") from None
         weights.append((resource, amount))

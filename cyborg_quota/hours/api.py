@@ -74,7 +74,7 @@ class Hours(EnforcedSubject):
         hours: Mapping[str, int],
         project_id: str,
         *,
-        every: str = "month",
+        every: str | None = None,
         start: datetime.date | None = None,
         until: datetime.date | None = None,
         carry: Mapping[str, int] | None = None,
@@ -85,11 +85,11 @@ class Hours(EnforcedSubject):
 
         Nothing is carried into the period in which a budget is changed.
 
-        ``every``: month, quarter or year, as of the calendar in UTC; or, with ``start`` and ``until``, one period: both
-        are the first day of a month, and ``until`` is not part of it. ``carry``: see Budget. ``notify_only``: nothing
-        is refused. An admin may set them; and who may set the limits of the project (policy rule
-        cyborg_quota:limit:set), if its parent has a budget of the same resource. Raises NotAuthorized, UnknownResource,
-        InvalidRequest, ReasonRequired.
+        ``every``: month (None), quarter or year, as of the calendar in UTC; or, with ``start`` and ``until``, one
+        period: both are the first day of a month, and ``until`` is not part of it. ``carry``: see Budget.
+        ``notify_only``: nothing is refused. An admin may set them; and who may set the limits of the project (policy
+        rule cyborg_quota:limit:set), if its parent has a budget of the same resource. Raises NotAuthorized,
+        UnknownResource, InvalidRequest, ReasonRequired.
         """
         named = validation.one_project(context, "set_budget", project_id, "a budget is that of a project")
         amounts = _amounts("A budget", hours)
@@ -299,8 +299,8 @@ class Hours(EnforcedSubject):
     def report(
         self,
         context: Context,
-        start: datetime.date,
-        until: datetime.date,
+        start: datetime.date | None = None,
+        until: datetime.date | None = None,
         project_id: str | None = None,
         *,
         tree: bool = False,
@@ -310,14 +310,17 @@ class Hours(EnforcedSubject):
         """What each project has used of each resource in each month, with all that was below it; without zeros.
 
         Sorted as the database sorts names; of a tree, parents are first. ``start``, ``until``: days of the first and of
-        the last month; of the present month, until now. For an admin only: ``project_id`` None (all projects, also
-        those that were removed), and ``tree`` (also the projects that are below it now). ``limit``, ``after``: the
-        maximum number of rows, and the last row of the page before.
+        the last month (None: the present one, which counts until now). For an admin only: ``project_id`` None (all
+        projects, also those that were removed), and ``tree`` (also the projects that are below it now). ``limit``,
+        ``after``: the maximum number of rows, and the last row of the page before.
         Raises NotAuthorized, InvalidRequest, MarkerNotFound.
         """
         if project_id is None or tree:
             validation.admin_only(context, "report_usage")
         named = None if project_id is None else validation.project_of(context, project_id)
+        if start is None or until is None:
+            present = calendar.date_of(calendar.month_of(self._database.read(clock.read_second)))
+            start, until = start or present, until or present
         _check_dates(start, until)
         if after is not None:
             owner, resource, month = after
@@ -325,8 +328,8 @@ class Hours(EnforcedSubject):
         months = range(calendar.month_number(start), calendar.month_number(until) + 1)
         if not months or months[0] < 0:
             raise exceptions.InvalidRequest(
-                f"The first month of a report must be from 2020-01 to the last month, not {start:%Y-%m}"
-                f" (the last is {until:%Y-%m})."
+                "A report is from a month of 2020 or later until one that is not before it, not from "
+                f"{start.isoformat()[:7]} to {until.isoformat()[:7]}. (The default of both is the present month.)"
             )
         maximum = validation.row_limit(limit)
 
@@ -380,8 +383,10 @@ def _used(connection: Connection, keys: Sequence[UsageKey], months: Sequence[int
     monthly = []
     for key in keys:
         for month in range(months[0], min(months[-1], now) + 1):
-            end = used(key, month + 1) if month < now else rows.get(key, Counters()).used_until(at)
-            if amount := end - used(key, month):
+            begin = used(key, month)
+            # (By a clock that is behind, the present month may be below 0.)
+            end = used(key, month + 1) if month < now else max(begin, rows.get(key, Counters()).used_until(at))
+            if amount := end - begin:
                 monthly.append(MonthlyUsage(*key[:2], calendar.date_of(month).date(), amount))
     return monthly
 
@@ -417,13 +422,16 @@ def _amounts(
 
 
 def _span(
-    every: str, start: datetime.date | None, until: datetime.date | None
+    every: str | None, start: datetime.date | None, until: datetime.date | None
 ) -> tuple[int | None, int | None, int | None]:
     """The length of a period in months, and the first month and the one after the last one of a single period."""
     if start is None and until is None:
+        every = "month" if every is None else every
         if not isinstance(every, str) or every not in PERIODS:
             raise exceptions.InvalidRequest(f"A period is {', '.join(PERIODS)}, not {validation.text_of(every)}.")
         return PERIODS[every], None, None
+    if every is not None:
+        raise exceptions.InvalidRequest(f"A single period, with a start and an end, is not also every {every}.")
     if start is None or until is None:
         raise exceptions.InvalidRequest(f"A single period needs its start and its end; only {start or until} is given.")
     _check_dates(start, until)

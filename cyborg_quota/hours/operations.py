@@ -148,8 +148,7 @@ def _report(
         raise exceptions.InvalidRequest("A report of a tree needs a project.")
     if tree and not caller.is_host and not caller.allows(policy.DESCENDANTS, project_id):
         raise exceptions.NotAuthorized("report_usage", f"the policy rule {policy.DESCENDANTS}")
-    today = datetime.datetime.now(datetime.timezone.utc).date()
-    months = (today if text is None else arguments.month(text) for text in (start, until))
+    months = (None if text is None else arguments.month(text) for text in (start, until))
     return caller.engine.hours.report(
         caller.elevated, *months, project_id, tree=tree, limit=limit, after=_position(after)
     )
@@ -181,8 +180,8 @@ OPERATIONS: Final = (
         """,
         "cyborg-quota budget set --hours gpu=1000 physics\n"
         "  cyborg-quota budget set --hours gpu=500 --from 2026-10-01 --until 2027-04-01 physics",
-        lambda caller, project_id, hours, every, **given: caller.engine.hours.set_budget(
-            caller.context, hours, project_id, every=every or "month", **given
+        lambda caller, project_id, hours, **given: caller.engine.hours.set_budget(
+            caller.context, hours, project_id, **given
         ),
         (
             _amounts("--hours", "the hours of a resource in each period, as in gpu=1000", required=True),

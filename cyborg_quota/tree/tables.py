@@ -101,8 +101,8 @@ def _move_usage(
 
     ``rows``: the ids of all rows that change. ``trees``: the edges before and after.
     """
-    at = reservations.time_of(connection)
     locked = charges.lock(connection, charges.in_lock_order(connection, rows, trees[0]))
+    at = reservations.time_of(connection)  # (after the wait for the locks: not before what was reserved meanwhile)
     now = {key: locked[row_id] for key, row_id in rows.items() if row_id in locked}
     then = charges.moved(now, moving, *trees, at)
     for key, row in then.items():

@@ -172,6 +172,9 @@ class UsageTest(base.CliTestCase):
         self.good("reserve", "--project", "p1", "gpu=2")
         self.assertEqual([], self.good("audit"))
         self.sql("UPDATE quota_usages SET used = 7, reserved = 1")
+        found = self.call("audit", "-f", "json")
+        metered = found.json[0]["recorded_metered"]
+        self.assertLess(metered, 0)
         row = {
             "project_id": "p1",
             "resource": "gpu",
@@ -181,10 +184,13 @@ class UsageTest(base.CliTestCase):
             "expected_reserved": 2,
             "recorded_subtree": 2,
             "expected_subtree": 2,
+            "recorded_promised": 0,
+            "expected_promised": 0,
+            "recorded_metered": metered,
+            "expected_metered": metered,
             "provider": None,
             "pod": None,
         }
-        found = self.call("audit", "-f", "json")
         self.assertEqual((1, "", [row]), (found.status, found.err, found.json))
         self.assertEqual([row], self.good("heal"))
         self.assertEqual([], self.good("audit"))

@@ -13,6 +13,7 @@ import fixtures as fx
 from cyborg_quota import exceptions
 from cyborg_quota.db import usages
 from cyborg_quota.hours.api import BudgetRecord
+from cyborg_quota.hours.enforcer import BudgetEnforcer
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
@@ -154,6 +155,35 @@ class TestPeriods(BudgetTestCase):
             self.assertEqual(left, self.use().left)
             self.spend(hours, amount)
 
+    def test_corrections_count_in_what_is_carried(self) -> None:
+        """And they end with the budget."""
+        self.hours.set_budget(ADMIN, {"gpu": 10}, "physics", carry={"gpu": 5})
+        self.spend(1, 8)
+        self.hours.adjust(ADMIN, {"gpu": -1}, "physics")
+        self.clock.now = NEXT_MONTH
+        self.assertEqual(13, self.use().left)
+        self.hours.adjust(ADMIN, {"gpu": 6}, "physics")
+        self.hours.delete_budget(ADMIN, "physics")
+        self.hours.set_budget(ADMIN, {"gpu": 10}, "physics")
+        self.assertEqual(10, self.use().left)
+
+    def test_a_day_ahead(self) -> None:
+        conf = fixtures.configuration(budgets__hours_ahead=24)
+        self.settings = {"hours_ahead": BudgetEnforcer.selection_of(conf)}
+        self.hours.set_budget(ADMIN, {"gpu": 50}, "physics")
+        self.engine = self.make_engine()
+        self.assert_fits(2)
+        error = self.assertRaises(exceptions.BudgetExceeded, self.engine.reserve, ADMIN, {"gpu": 3}, project_id="cms")
+        self.assertIn("3 more need 72.0 hours for the next 24 hours", str(error))
+
+    def test_a_report_of_the_present_month(self) -> None:
+        """By the clock of the database; by one that is behind, it is not negative."""
+        self.quotas.reserve(self.cms, {"gpu": 2}, consumer="vm")
+        self.clock.now += datetime.timedelta(hours=1)
+        self.assertEqual([2.0], [row.hours for row in self.hours.report(ADMIN, project_id="cms")])
+        self.clock.now = BEGIN - datetime.timedelta(seconds=5)
+        self.assertEqual([], self.hours.report(ADMIN))
+
     def test_adjust(self) -> None:
         self.hours.set_budget(ADMIN, {"gpu": 10}, "physics")
         self.spend(3, 3)
@@ -232,13 +262,14 @@ class TestRules(BudgetTestCase):
             (lambda: self.hours.set_budget(ADMIN, {"typo": 1}, "p"), "typo"),
             (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", every="week"), "week"),
             (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", start=day, until=day), "2026-12-02"),
+            (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", every="year", start=day, until=day), "every year"),
             (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", carry={"fpga": 1}), "fpga"),
             (lambda: self.hours.adjust(ADMIN, {"gpu": 1}, "p"), "'p'"),
             (lambda: self.hours.adjust(ADMIN, {"\ud800": 1}, "p"), "'\\ud800'"),
             (lambda: self.hours.delete_budget(ADMIN, "p", ["gpu"]), "gpu"),
             (lambda: self.hours.delete_budget(ADMIN, "p", ["g\0"]), "control characters"),
             (lambda: self.hours.list_budgets(ADMIN, above=-1), "-1"),
-            (lambda: self.hours.report(ADMIN, day, datetime.date(2026, 1, 1)), "2026-12 (the last is 2026-01)"),
+            (lambda: self.hours.report(ADMIN, day, datetime.date(2026, 1, 1)), "from 2026-12 to 2026-01"),
             (lambda: self.hours.report(ADMIN, "2026-12", day), "not by 2026-12"),  # type: ignore[arg-type]
             (lambda: self.hours.report(ADMIN, day, day, after=("a\0", "gpu", day)), "control characters"),
             (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", every=["month"]), "month"),  # type: ignore[arg-type]

@@ -9,11 +9,13 @@ import functools
 import itertools
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 from unittest import mock
 
+import sqlalchemy as sa
+
 from cyborg_quota import exceptions
-from cyborg_quota.db import calendar, clock, path_state, usages
+from cyborg_quota.db import calendar, charges, clock, path_state, usages
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.types import MAX_AMOUNT, MAX_COUNTED, TOTAL, Headroom, ResourceKey
@@ -305,6 +307,51 @@ class TestMonths(MonthsTestCase):
         for microsecond in (0, 499_999, 500_000, 999_499, 999_500, 999_999):
             self.clock.now = BEGIN.replace(microsecond=microsecond)
             self.assertEqual(BEGIN_SECOND, self.database.read(clock.read_second), microsecond)
+
+    def test_all_statements_of_a_call_have_one_time(self) -> None:
+        """Each statement takes a second; the meters are the sums of those of the reservations and below."""
+        self.plant({"top": None, "p1": "top", "p2": "top"})
+
+        def tick(*_statement: object) -> None:
+            self.clock.second += 1
+
+        sa.event.listen(sa.Engine, "before_cursor_execute", tick)
+        self.addCleanup(sa.event.remove, sa.Engine, "before_cursor_execute", tick)
+        for engine in (self.quotas, self.make_limited()):
+            engine.reserve(base.Context("p1"), {"gpu": 4, "fpga": 2}, consumer="c")
+            engine.resize(base.Context("p1"), {"gpu": 7}, consumer="c")
+            engine.commit(base.Context("p1"), consumer="c")
+            engine.transfer(ADMIN, "p2", "p1", consumer="c")
+            engine.limits.move_project(ADMIN, "p2", None)
+            self.assert_invariants()
+            engine.release(base.Context("p2"), consumer="c")
+            engine.limits.move_project(ADMIN, "p2", "top")
+            self.assert_invariants()
+
+
+class TestMoveThatWaits(MonthsTestCase):
+    scenarios = [(backend, {"backend": backend}) for backend in ("mariadb", "postgresql")]
+
+    def test_what_is_reserved_meanwhile(self) -> None:
+        """It counts at the new parent alone, and not less than nothing at the old one."""
+        self.plant({"a": None, "b": None, "m": "a"})
+        self.meters.parents.update({"a": None, "b": None, "m": "a"})
+        self.quotas.rollback(base.Context("m"), self.quotas.reserve(base.Context("m"), {"gpu": 1}))
+        claims, lock = [], charges.lock
+
+        def wait(*arguments: Any) -> Any:
+            self.clock.second += 3
+            claims.append(self.hold("m", 100))
+            self.clock.second += 4
+            return lock(*arguments)
+
+        with mock.patch.object(charges, "lock", wait):
+            self.admin.move_project(ADMIN, "m", "b")
+        self.meters.parents["m"] = "b"
+        self.meters.place(claims[0], self.clock.second)
+        self.assert_metered()
+        used = dict(map(tuple, self.fetch("SELECT project_id, metered FROM quota_usages WHERE subtree = 0")))
+        self.assertEqual({"a": 400}, used)
 
 
 class TestAudit(MonthsTestCase):

@@ -59,9 +59,13 @@ class TestRules(base.BaseTestCase):
             "X: r=0",
             "X: r=-1",
             "X: r=1.5",
+            "X: r=99999999999",
+            "X: r=\uff12",
         ):
             error = self.assertRaises(exceptions.ConfigurationError, parse_rule, text)
             self.assertIn("resource_rule", str(error))
+            given = text.partition("r=")[2]
+            self.assertTrue(not given or ascii(given).strip("'") in str(error).partition("not ")[2], error)
 
 
 class TestResourceMap(base.BaseTestCase):
