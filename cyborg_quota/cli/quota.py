@@ -64,6 +64,7 @@ OVER_COLUMNS: Final = (
     Column("requested"),
     Column("fits", formats.Available),
     Column("pod", formats.Optional),
+    Column("message", value=lambda over: printable(str(over))),
 )
 HOW_MANY_COLUMNS: Final = cells("how_many", "resource", "fits", "bound_by", "pod")
 

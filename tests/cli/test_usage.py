@@ -13,7 +13,7 @@ USAGE = ["project_id", "resource", "limit", "used", "reserved", "available", "fi
 
 OVER = [
     *("project_id", "resource", "scope", "limit", "used", "reserved", "subtree", "promised"),
-    *("requested", "fits", "pod"),
+    *("requested", "fits", "pod", "message"),
 ]
 
 
@@ -56,8 +56,9 @@ class UsageTest(base.CliTestCase):
                 ("p1", "fpga", "project", 1, 0, 0, None, 0, 2, 1, None),
                 ("p1", "gpu", "project", 2, 0, 0, None, 0, 3, 2, None),
             ],
-            [tuple(row.values()) for row in ended.json],
+            [tuple(row.values())[:-1] for row in ended.json],
         )
+        self.assertIn("resource gpu: limit 2", ended.json[1]["message"])
         self.assertEqual(
             "project p1, resource fpga: limit 1, used 0, reserved 0, requested 2, fits 1\n"
             "project p1, resource gpu: limit 2, used 0, reserved 0, requested 3, fits 2\n",

@@ -76,15 +76,12 @@ class MeterRaceTestCase(test_meter.MeterTestCase):
 
 
 class TestSkewedClocks(MeterRaceTestCase):
+    spread = SPREAD
+    steps = (0, 1, 7)
+    """The seconds from one call of a process to the next."""
+
     def test_calls_moves_and_purges(self) -> None:
-        self.clock.second = begin = MONTH_END - SPREAD
-        self.hold("x", 3)
-        self.assertEqual([], self.find_violations())
-        self.engine.close()
-        writers = [functools.partial(self.work, number, begin) for number in range(PROCESSES)]
-        logs, *_ = race_beside(writers, functools.partial(self.move, begin), functools.partial(self.purge, begin))
-        for changes in logs:
-            self.log(changes)
+        self.race_from(MONTH_END - SPREAD)
         # Whether a claim was made before or after a move is not known: what was used at both places together is.
         # Whose call closed the month is not known, either: others may have been made by a clock that is behind.
         late = 9 * PROCESSES * CALLS * (SPREAD + 7 * CALLS)
@@ -93,12 +90,31 @@ class TestSkewedClocks(MeterRaceTestCase):
         used = "SELECT SUM(metered + subtree * :t) FROM quota_usages WHERE project_id IN ('a', 'b')"
         self.assertEqual(self.meters.used(("m", "gpu", ""), end), int(self.fetch(used, t=end)[0][0]))
 
+    def test_one_clock(self) -> None:
+        """Nothing is late: the months are exact, and what moves, too."""
+        self.spread, self.steps = 1, (0,)
+        self.race_from(MONTH_END + 5)
+        self.clock.second = MONTH_END + 5
+        self.assertEqual([], self.find_violations())
+        self.assertIn(72, [row.month for row in self.fetch("SELECT month FROM usage_months")])
+
+    def race_from(self, begin: int) -> None:
+        """Charge from this second on, with moves and purges. A claim is held before the month's end."""
+        self.clock.second = MONTH_END - SPREAD
+        self.hold("x", 3)
+        self.assertEqual([], self.find_violations())
+        self.engine.close()
+        writers = [functools.partial(self.work, number, begin) for number in range(PROCESSES)]
+        logs, *_ = race_beside(writers, functools.partial(self.move, begin), functools.partial(self.purge, begin))
+        for changes in logs:
+            self.log(changes)
+
     def work(self, number: int, begin: int) -> list[Change]:
         """Make calls, each at a second of its own."""
         rng, changes = random.Random(number), list[Change]()
-        second = begin + rng.randrange(SPREAD)
+        second = begin + rng.randrange(self.spread)
         for turn in range(CALLS):
-            second += rng.choice((0, 1, 7))
+            second += rng.choice(self.steps)
             self.clock.second = second
             project, amount = rng.choice(LEAVES), rng.randint(1, 9)
             if turn % 2:
@@ -125,12 +141,12 @@ class TestSkewedClocks(MeterRaceTestCase):
 
     def move(self, begin: int) -> None:
         for parent in ("b", "a"):
-            self.clock.second = begin + random.randrange(SPREAD)
+            self.clock.second = begin + random.randrange(self.spread)
             self.engine.limits.move_project(ADMIN, "m", parent)
             time.sleep(0.05)  # (on a busy machine, SQLite would let nothing else write)
 
     def purge(self, begin: int) -> None:
-        self.clock.second = begin + random.randrange(SPREAD)
+        self.clock.second = begin + random.randrange(self.spread)
         self.engine.purge(ADMIN, 0)
 
     @on_sqlite
