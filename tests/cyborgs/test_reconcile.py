@@ -112,6 +112,21 @@ class TestFound(ReconcileTestCase):
                 expected = shown.output.replace("131b7e9f8a7a4b8aab1876484861565c", self.project_id)
                 self.assertEqual(doc_examples.normalized(expected), doc_examples.normalized(result.out))
 
+    def test_another_weight(self) -> None:
+        """What is charged keeps its amount until it is repaired, and an end gives back the stored amount."""
+        arqs = self.bound(2)
+        with self.conf_file.open("a") as file:
+            file.write("resource_rule = FPGA: fpga=3\n")
+        self.assertEqual(204, self.client.delete(arqs[:1]).status)
+        self.assertEqual({self.project_id: 1}, quota.charged(self.engine))
+        [row] = json.loads(self.reconcile("--heal", "-f", "json").out)
+        mine = f"{self.project_id} fpga"
+        self.assertEqual(("wrong amount", f"{mine}=1", f"{mine}=3"), (row["problem"], row["charged"], row["attached"]))
+        self.assertEqual({self.project_id: 3}, quota.charged(self.engine))
+        self.assertEqual(NOTHING, self.reconcile())
+        self.assertEqual(204, self.client.delete(arqs[1:]).status)
+        self.assertEqual({}, quota.charged(self.engine))
+
     def test_not_counted(self) -> None:
         """An ARQ bound before its class had a rule is reported, and not changed."""
         self.client.created(self.new_profile({"resources:CUSTOM_RARE": "1"}))
