@@ -307,6 +307,8 @@ class TestMonths(MonthsTestCase):
         for microsecond in (0, 499_999, 500_000, 999_499, 999_500, 999_999):
             self.clock.now = BEGIN.replace(microsecond=microsecond)
             self.assertEqual(BEGIN_SECOND, self.database.read(clock.read_second), microsecond)
+            self.quotas.reserve(base.Context("p1"), {"gpu": 1})
+        self.assertEqual([(-BEGIN_SECOND,)], list(map(tuple, self.fetch("SELECT DISTINCT meter FROM reservations"))))
 
     def test_all_statements_of_a_call_have_one_time(self) -> None:
         """Each statement takes a second; the meters are the sums of those of the reservations and below."""
