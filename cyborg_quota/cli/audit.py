@@ -7,17 +7,21 @@ from typing import Any, Final
 
 from cyborg_quota.cli import base
 from cyborg_quota.surface import formats
-from cyborg_quota.surface.operations import Operation, cells
+from cyborg_quota.surface.operations import Column, Operation, numbered
 from cyborg_quota.types import Drift
 from cyborg_quota.types.capacity import CapacityDrift
 
 _COUNTERS: Final = ("used", "reserved", "subtree", "promised", "metered")
-DRIFT_COLUMNS: Final = cells(
-    "project_id",
-    "resource",
-    *(f"{column}_{counter}" for counter in _COUNTERS for column in ("recorded", "expected")),
-    "provider",
-    "pod",
+_SPARSE: Final = ("promised", "metered")
+"""Those that are shown only where they differ."""
+DRIFT_COLUMNS: Final = numbered(
+    *map(Column, ("project_id", "resource")),
+    *(
+        Column(f"{column}_{counter}", is_sparse=counter in _SPARSE)
+        for counter in _COUNTERS
+        for column in ("recorded", "expected")
+    ),
+    *map(Column, ("provider", "pod")),
 )
 
 
@@ -29,10 +33,11 @@ def _drift_row(drift: Drift | CapacityDrift) -> tuple[Any, ...]:
             values += [formats.Optional(value) for value in pair]
         return (formats.Optional(None), drift.resource, *values, drift.provider, formats.Optional(None))
     for counter in _COUNTERS:
-        values += [
-            formats.Optional(None if counters is None else getattr(counters, counter))
-            for counters in (drift.recorded, drift.expected)
-        ]
+        recorded, expected = (
+            None if counters is None else getattr(counters, counter) for counters in (drift.recorded, drift.expected)
+        )
+        is_shown = counter not in _SPARSE or recorded != expected
+        values += [formats.Optional(value if is_shown else None) for value in (recorded, expected)]
     places = formats.Optional(None), formats.Optional(drift.key.pod or None)
     return (formats.OptionalProject(drift.key.project_id), drift.key.resource, *values, *places)
 
@@ -44,8 +49,9 @@ Audit = base.generate(
         If there are differences, prints a row for each (recorded: the counter;
         expected: the sum of the reservations) and exits with 1; otherwise prints
         nothing and exits with 0. A row with a provider is about an inventory of it; a row
-        with a pod is about what the project holds in the pod. `heal` repairs the
-        counters.
+        with a pod is about what the project holds in the pod. promised: what minimums
+        keep. metered: a sum of times, in device-seconds, which is negative while devices
+        are held; only the difference of the two is time. `heal` repairs the counters.
         """,
         "cyborg-quota audit -f csv",
         lambda run: map(_drift_row, run.engine.audit(run.context)),

@@ -63,8 +63,9 @@ def parse_rule(text: str) -> Rule:
         resource, has_weight, weight = charged.partition("=")
         try:
             validation.check_name("resource", resource)
-            is_number = weight.isascii() and weight.isdecimal() and len(weight) < 9
-            given = int(weight) if is_number else weight if has_weight else 1
+            given: object = weight if has_weight else 1
+            if weight.isascii() and weight.isdecimal() and len(weight) < 9:
+                given = int(weight)
             amount = validation.integer(
                 given, 1, MAX_WEIGHT, f"The weight of {resource} must be from 1 to {MAX_WEIGHT}"
             )

@@ -85,8 +85,8 @@ class Hours(EnforcedSubject):
 
         Nothing is carried into the period in which a budget is changed.
 
-        ``every``: month (None), quarter or year, as of the calendar in UTC; or, with ``start`` and ``until``, one
-        period: both are the first day of a month, and ``until`` is not part of it. ``carry``: see Budget.
+        ``every``: month (also if None), quarter or year, as of the calendar in UTC; or, with ``start`` and ``until``,
+        one period: both are the first day of a month, and ``until`` is not part of it. ``carry``: see Budget.
         ``notify_only``: nothing is refused. An admin may set them; and who may set the limits of the project (policy
         rule cyborg_quota:limit:set), if its parent has a budget of the same resource. Raises NotAuthorized,
         UnknownResource, InvalidRequest, ReasonRequired.
@@ -320,7 +320,7 @@ class Hours(EnforcedSubject):
         named = None if project_id is None else validation.project_of(context, project_id)
         if start is None or until is None:
             present = calendar.date_of(calendar.month_of(self._database.read(clock.read_second)))
-            start, until = start or present, until or present
+            start, until = (present if day is None else day for day in (start, until))
         _check_dates(start, until)
         if after is not None:
             owner, resource, month = after
@@ -328,8 +328,8 @@ class Hours(EnforcedSubject):
         months = range(calendar.month_number(start), calendar.month_number(until) + 1)
         if not months or months[0] < 0:
             raise exceptions.InvalidRequest(
-                "A report is from a month of 2020 or later until one that is not before it, not from "
-                f"{start.isoformat()[:7]} to {until.isoformat()[:7]}. (The default of both is the present month.)"
+                "The first month of a report must be 2020-01 or later, and not after the last month; these are "
+                f"{start.isoformat()[:7]} and {until.isoformat()[:7]}. (Each is the present month by default.)"
             )
         maximum = validation.row_limit(limit)
 
@@ -383,10 +383,8 @@ def _used(connection: Connection, keys: Sequence[UsageKey], months: Sequence[int
     monthly = []
     for key in keys:
         for month in range(months[0], min(months[-1], now) + 1):
-            begin = used(key, month)
-            # (By a clock that is behind, the present month may be below 0.)
-            end = used(key, month + 1) if month < now else max(begin, rows.get(key, Counters()).used_until(at))
-            if amount := end - begin:
+            end = used(key, month + 1) if month < now else rows.get(key, Counters()).used_until(at)
+            if amount := end - used(key, month):
                 monthly.append(MonthlyUsage(*key[:2], calendar.date_of(month).date(), amount))
     return monthly
 
@@ -431,7 +429,7 @@ def _span(
             raise exceptions.InvalidRequest(f"A period is {', '.join(PERIODS)}, not {validation.text_of(every)}.")
         return PERIODS[every], None, None
     if every is not None:
-        raise exceptions.InvalidRequest(f"A single period, with a start and an end, is not also every {every}.")
+        raise exceptions.InvalidRequest(f"A single period has a start and an end, and no {validation.text_of(every)}.")
     if start is None or until is None:
         raise exceptions.InvalidRequest(f"A single period needs its start and its end; only {start or until} is given.")
     _check_dates(start, until)

@@ -186,7 +186,7 @@ OPERATIONS: Final = (
         (
             _amounts("--hours", "the hours of a resource in each period, as in gpu=1000", required=True),
             OneOf(
-                Argument("--every", choices=tuple(PERIODS), help="the period (default: month)"),
+                Argument("--every", choices=tuple(PERIODS), help="the period (default: month; not with --from)"),
                 Argument(
                     "--from",
                     rest="from",

@@ -63,7 +63,7 @@ class BudgetTest(TreeTestCase):
             (("budget", "list", "--above", "-1"), "-1"),
             (("usage", "report", "--from", "2026-13"), "'2026-13'"),
             (("usage", "report", "--from", "202601"), "'202601'"),
-            (("usage", "report", "--from", "2026-03", "--to", "2026-01"), "not from 2026-03 to 2026-01"),
+            (("usage", "report", "--from", "2026-03", "--to", "2026-01"), "2026-03 and 2026-01"),
             (("usage", "report", "--marker", "physics"), "'physics'"),
         ):
             ended = self.call(*words)

@@ -172,9 +172,9 @@ class UsageTest(base.CliTestCase):
     def test_audit_and_heal(self) -> None:
         self.good("reserve", "--project", "p1", "gpu=2")
         self.assertEqual([], self.good("audit"))
-        self.sql("UPDATE quota_usages SET used = 7, reserved = 1")
+        self.sql("UPDATE quota_usages SET used = 7, reserved = 1, metered = metered + 3600")
         found = self.call("audit", "-f", "json")
-        metered = found.json[0]["recorded_metered"]
+        metered = found.json[0]["expected_metered"]
         row = {
             "project_id": "p1",
             "resource": "gpu",
@@ -184,9 +184,9 @@ class UsageTest(base.CliTestCase):
             "expected_reserved": 2,
             "recorded_subtree": 2,
             "expected_subtree": 2,
-            "recorded_promised": 0,
-            "expected_promised": 0,
-            "recorded_metered": metered,
+            "recorded_promised": None,
+            "expected_promised": None,
+            "recorded_metered": metered + 3600,
             "expected_metered": metered,
             "provider": None,
             "pod": None,

