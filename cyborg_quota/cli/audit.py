@@ -7,22 +7,18 @@ from typing import Any, Final
 
 from cyborg_quota.cli import base
 from cyborg_quota.surface import formats
-from cyborg_quota.surface.operations import Column, Operation, numbered
+from cyborg_quota.surface.operations import Operation, cells
 from cyborg_quota.types import Drift
 from cyborg_quota.types.capacity import CapacityDrift
 
 _COUNTERS: Final = ("used", "reserved", "subtree", "promised", "metered")
 _SPARSE: Final = ("promised", "metered")
 """Those that are shown only where they differ."""
-DRIFT_COLUMNS: Final = numbered(
-    *map(Column, ("project_id", "resource")),
-    *(
-        Column(f"{column}_{counter}", is_sparse=counter in _SPARSE)
-        for counter in _COUNTERS
-        for column in ("recorded", "expected")
-    ),
-    *map(Column, ("provider", "pod")),
-)
+_COUNTER_COLUMNS: Final = [f"{column}_{counter}" for counter in _COUNTERS for column in ("recorded", "expected")]
+DRIFT_COLUMNS: Final = [
+    column._replace(is_sparse=column.name.endswith(_SPARSE))
+    for column in cells("project_id", "resource", *_COUNTER_COLUMNS, "provider", "pod")
+]
 
 
 def _drift_row(drift: Drift | CapacityDrift) -> tuple[Any, ...]:
@@ -49,9 +45,10 @@ Audit = base.generate(
         If there are differences, prints a row for each (recorded: the counter;
         expected: the sum of the reservations) and exits with 1; otherwise prints
         nothing and exits with 0. A row with a provider is about an inventory of it; a row
-        with a pod is about what the project holds in the pod. promised: what minimums
-        keep. metered: a sum of times, in device-seconds, which is negative while devices
-        are held; only the difference of the two is time. `heal` repairs the counters.
+        with a pod is about what the project holds in the pod. promised: what the minimums of
+        projects below keep. metered: device-seconds, less than 0 while devices are held, so
+        that only the difference has a meaning. Both are shown where they differ. `heal`
+        repairs the counters.
         """,
         "cyborg-quota audit -f csv",
         lambda run: map(_drift_row, run.engine.audit(run.context)),

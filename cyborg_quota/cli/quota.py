@@ -558,13 +558,13 @@ Check = base.generate(
         """Check whether a reserve would be admitted now; writes nothing.
 
         If not, prints a sentence for each limit or other bound that refuses it (in other
-        formats than a table, a row; message: the sentence) and exits with 1; otherwise prints
-        nothing and exits with 0. fits: the largest amount of the resource that would be admitted now. pod: that
-        of a limit per pod. With --how-many, prints how many times these amounts would be
-        admitted in one reserve, and the resource that bounds the number; another reserve
-        may change it at any time. With --provider, each bundle is a claim of its own,
-        which fits on one provider. With --pod, the limits in this pod apply too, and `any`
-        provider is one of this pod.
+        formats than a table, a row, whose message is the sentence) and exits with 1;
+        otherwise prints nothing and exits with 0. fits: the largest amount of the resource
+        that would be admitted now. pod: that of a limit per pod. With --how-many, prints
+        how many times these amounts would be admitted in one reserve, and the resource
+        that bounds the number; another reserve may change it at any time. With --provider,
+        each bundle is a claim of its own, which fits on one provider. With --pod, the
+        limits in this pod apply too, and `any` provider is one of this pod.
         """,
         "cyborg-quota check gpu=2 P",
         _check,

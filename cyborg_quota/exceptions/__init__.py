@@ -114,7 +114,7 @@ class BudgetExceeded(OverQuota):
 class BudgetNotFound(NotFound, text="Project {project_id!r} has no budget{of} now."):
     """There is no such budget, or no period of it is going on. ``resource`` None: of no resource."""
 
-    next_step = "Set one: cyborg-quota budget set"
+    next_step = "List the budgets of all projects: cyborg-quota budget list"
     project_id: str
     resource: str | None = None
 
